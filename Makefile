@@ -1,0 +1,70 @@
+# `make demo` and `make test` set up everything they need in a fresh clone, in .venv.
+# Variables: PYTHON (3.11 or newer), TORCH and TRITON (what is installed where there is no GPU), TEST (arguments of pytest).
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TRITON ?= triton==3.9.0
+TRITON_OLDEST ?= triton==3.6.0
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+TEST ?= tests
+
+BIN := .venv/bin
+READY := .venv/.ready
+OLDEST := build/$(subst ==,-,$(TRITON_OLDEST))
+WHEEL_VENV := build/venv
+
+.PHONY: demo test verify bench lint format types instructions instructions-oldest wheel clean
+
+demo: $(READY)
+	$(BIN)/repkernels demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(TEST)
+
+verify: $(READY)
+	$(BIN)/repkernels verify
+
+bench: $(READY)
+	$(BIN)/repkernels bench matmul
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# What the compiler makes of each kernel for each target, on the installed Triton and on the oldest supported one.
+instructions: $(READY)
+	$(BIN)/python -m tests.instructions
+
+instructions-oldest: $(OLDEST)
+	PYTHONPATH=$(OLDEST) $(BIN)/python -m tests.instructions
+
+$(OLDEST): $(READY)
+	$(BIN)/python -m pip install -q --target $@.part --no-deps $(TRITON_OLDEST)
+	mv $@.part $@
+
+# The wheel, installed where nothing of this checkout can be seen, passes `repkernels verify`.
+wheel: $(READY)
+	rm -rf dist $(WHEEL_VENV)
+	$(BIN)/python -m build --wheel
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	sh .ci/install $(WHEEL_VENV)/bin/python "$(TORCH)" "$(TRITON)" "$(TORCH_CPU_INDEX)"
+	$(WHEEL_VENV)/bin/python -m pip install -q dist/*.whl
+	cd $(WHEEL_VENV) && bin/repkernels verify
+
+$(READY): pyproject.toml .ci/install
+	rm -rf .venv
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $$(nvidia-smi -L >/dev/null 2>&1 && echo --system-site-packages) .venv
+	sh .ci/install $(BIN)/python "$(TORCH)" "$(TRITON)" "$(TORCH_CPU_INDEX)"
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,18 @@
+"""Test set-up: where there is no GPU, Triton's kernels run in its interpreter, patched to round as a GPU does."""
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    # Triton reads this when a kernel is defined, so it must be set before anything imports Triton.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from hypothesis import settings
+
+settings.register_profile("repkernels", derandomize=True, deadline=None, max_examples=50, database=None)
+settings.load_profile("repkernels")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many workers as cores: more threads would only wait for one another.
+    torch.set_num_threads(1)
