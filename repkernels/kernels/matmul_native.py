@@ -1,0 +1,62 @@
+"""`native` contractions: floating-point tensor cores, k ascending, K never split (SPEC.md, "native")."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from repkernels.kernels.arith import store_result, tile_of
+from repkernels.kernels.configuration import Configuration, pick, processors
+from repkernels.kernels.launch import launch
+from repkernels.kernels.operand import describe_vectors
+
+
+@triton.jit
+def native_kernel(
+    a, b, bias, c, M, N, K, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PROGRAMS: tl.constexpr,
+    ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Persistent over (batch, tile). a, b: descriptors over (batch * rows, K), or with ACROSS over (K, rows)."""
+    tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
+    for item in tl.range(tl.program_id(0), BATCH * tiles, PROGRAMS):
+        batch = item // tiles
+        pm, pn = tile_of(item % tiles, M, N, BM, BN, GROUP)
+        row_a = (batch % BATCH_A) * M + pm * BM
+        row_b = (batch % BATCH_B) * N + pn * BN
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            x = a.load([k, row_a]).T if ACROSS_A else a.load([row_a, k])
+            y = b.load([k, row_b]) if ACROSS_B else b.load([row_b, k]).T
+            acc = tl.dot(x, y, acc)
+        rows = pm * BM + tl.arange(0, BM)
+        cols = pn * BN + tl.arange(0, BN)
+        store_result(acc, bias, c, batch, rows, cols, M, N, stride_cb, stride_cm, stride_cn, BIAS)
+
+
+CONFIGURATIONS = (
+    Configuration(128, 256, 64, 8, 3),
+    Configuration(128, 128, 64, 4, 4),
+    Configuration(64, 64, 64, 4, 4),
+)
+NARROW = {
+    16: Configuration(16, 16, 256, 1, 6, swap=True, GROUP=1),
+    32: Configuration(64, 32, 128, 4, 5, swap=True, GROUP=1),
+    64: Configuration(64, 64, 128, 4, 4, swap=True, GROUP=1),
+}
+
+
+def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """a (Ba, M, K) @ b (Bb, K, N) into out (B, M, N), K > 0, nothing empty; bf16 or fp16."""
+    K, device = a.shape[2], out.device
+    c = pick(CONFIGURATIONS, NARROW, out, a.element_size())
+    first, second, by = a, b.transpose(1, 2), int(bias is not None)
+    if c.swap:
+        first, second, by, out = second, first, 2 * by, out.transpose(1, 2)
+    da, across_a = describe_vectors(first, c.BM, c.BK)
+    db, across_b = describe_vectors(second, c.BN, c.BK)
+    batch, M, N = out.shape
+    tiles = batch * triton.cdiv(M, c.BM) * triton.cdiv(N, c.BN)
+    programs = tiles if c.swap else min(tiles, processors(device))
+    launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, M, N, K, batch, first.shape[0],
+           second.shape[0], *out.stride(), BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, PROGRAMS=programs,
+           ACROSS_A=across_a, ACROSS_B=across_b, BIAS=by, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
