@@ -50,7 +50,7 @@ def _ln(value: float) -> float:
         return np.nan
     if value in (1.0, np.inf):
         return 0.0 if value == 1 else np.inf
-    # ln of a rational other than 1 is transcendental, so never half-way; 160 bits tell it apart from every fp32 half-way point.
+    # ln of a rational other than 1 is transcendental, so it is never half-way between two fp32 numbers.
     with mpmath.workprec(160):
         return rounded32(mpmath.log(mpmath.mpf(value)))
 

@@ -248,7 +248,7 @@ def _digit_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _rounded_sum(digits_a: np.ndarray, digits_b: np.ndarray) -> np.ndarray:
-    """RN32(P). Every term of P is a multiple of 256^max(0, S-2); the quotient is summed in int64 where that suffices."""
+    """RN32(P). Every term of P is a multiple of 256^max(0, S-2); int64 holds the sum of the quotients up to a large K."""
     count, k = len(digits_a), digits_a.shape[2]
     if count > 1 and k > 2 ** (33 - 8 * (count - 2)):
         return np.frompyfunc(round32, 1, 1)(exact_sum(digits_a, digits_b)).astype(np.float32)

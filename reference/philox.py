@@ -1,4 +1,4 @@
-"""Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), SPEC.md section "Random numbers"."""
+"""Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011); SPEC.md, "Random numbers"."""
 
 import numpy as np
 
