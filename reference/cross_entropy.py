@@ -1,6 +1,7 @@
-"""Softmax cross-entropy of logits x (N, C) and class indices target (N,), SPEC.md section "cross_entropy"."""
+"""Softmax cross-entropy of logits x (N, C) and class indices target (N,), SPEC.md, "cross_entropy"."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from reference import formats
 from reference.functions import exp_f32, ln_f32
@@ -23,13 +24,14 @@ def forward(x: np.ndarray, target: np.ndarray, dtype: str, reduction: str = "mea
         return formats.rounded(loss, dtype)
 
 
-def backward(grad: np.ndarray, x: np.ndarray, target: np.ndarray, dtype: str, reduction: str = "mean") -> np.ndarray:
+def backward(grad: ArrayLike, x: np.ndarray, target: np.ndarray, dtype: str, reduction: str = "mean") -> np.ndarray:
     """The gradient of the logits in `dtype`; grad is the loss's gradient, a scalar or (N,)."""
-    x, grad = np.asarray(x, np.float32), np.asarray(grad, np.float32)
+    x = np.asarray(x, np.float32)
+    upstream = np.asarray(grad, np.float32)
     with np.errstate(all="ignore"):
         _, shifted, total = _shifted(x)
         probability = exp_f32(shifted) * (ONE / total)[:, None]
-        scale = grad / np.float32(len(x)) if reduction == "mean" else grad
+        scale = upstream / np.float32(len(x)) if reduction == "mean" else upstream
         chosen = np.zeros_like(probability)
         np.put_along_axis(chosen, target[:, None], ONE, axis=1)
         return formats.rounded((probability - chosen) * np.broadcast_to(scale, len(x))[:, None], dtype)

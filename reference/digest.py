@@ -1,7 +1,8 @@
-"""SHA-256 of values, SPEC.md section "Digest"."""
+"""SHA-256 of values, SPEC.md, "Digest"."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def scalar(value: bool | int | float | str | None) -> str:
     return _sha256(b"scalar\0" + repr((type(value).__name__, value)).encode())
 
 
-def mapping(items: Mapping[object, str]) -> str:
+def mapping(items: Mapping[Any, str]) -> str:
     """The digest of a dict from its items' digests, in insertion order."""
     return _container(b"dict\0", list(items.items()))
 

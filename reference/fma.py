@@ -4,14 +4,15 @@ import math
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+def fma32(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> np.ndarray:
     """RN32(a * b + c) elementwise, with broadcasting.
 
     The product of two fp32 numbers is exact in binary64. Its sum with c is rounded to odd (Boldo and Melquiond,
-    "Emulation of a FMA and correctly rounded sums", 2008): the error of the binary64 sum is found by Knuth's two-sum, and where
-    it is not zero the last bit is made odd. The final rounding to fp32 then cannot be misled by the first.
+    "Emulation of a FMA and correctly rounded sums", 2008): the error of the binary64 sum is found by Knuth's two-sum,
+    and where it is not zero the last bit is made odd. The final rounding to fp32 then cannot be misled by the first.
     """
     with np.errstate(all="ignore"):
         product = np.asarray(a, np.float32).astype(np.float64) * np.asarray(b, np.float32).astype(np.float64)

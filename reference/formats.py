@@ -3,11 +3,13 @@
 Every function takes and returns float32 arrays (float64 for "float64"); `dtype` is torch's name of the format.
 """
 
+from typing import Any
+
 import numpy as np
 
 HALF = ("bfloat16", "float16")
 _SHAPE = {"bfloat16": (8, -126, float.fromhex("0x1.fep127")), "float16": (11, -14, 65504.0)}
-_UNSIGNED = {"bfloat16": np.uint16, "float16": np.uint16, "float32": np.uint32, "float64": np.uint64}
+_UNSIGNED: dict[str, Any] = {"bfloat16": np.uint16, "float16": np.uint16, "float32": np.uint32, "float64": np.uint64}
 _QUIET_NAN = {"bfloat16": 0x7FC0, "float16": 0x7E00, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
 
 
@@ -32,13 +34,14 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
 def bits(values: np.ndarray, dtype: str) -> np.ndarray:
     """The bit patterns of values that `dtype` can represent, as unsigned integers, every NaN as one quiet NaN."""
     values = np.ascontiguousarray(values, dtype=compute_type(dtype)).reshape(np.shape(values))
+    pattern: np.ndarray
     if dtype == "bfloat16":
         pattern = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     elif dtype == "float16":
         pattern = values.astype(np.float16).view(np.uint16)
     else:
         pattern = values.view(_UNSIGNED[dtype])
-    return np.where(np.isnan(values), _UNSIGNED[dtype](_QUIET_NAN[dtype]), pattern)
+    return np.where(np.isnan(values), pattern.dtype.type(_QUIET_NAN[dtype]), pattern)
 
 
 def from_bits(pattern: np.ndarray, dtype: str) -> np.ndarray:

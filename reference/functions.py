@@ -1,4 +1,4 @@
-"""exp_f32 and ln_f32, SPEC.md sections of these names."""
+"""exp_f32 and ln_f32, SPEC.md, "Functions"."""
 
 import mpmath
 import numpy as np
@@ -25,7 +25,7 @@ def exp_f32(x: np.ndarray) -> np.ndarray:
     r = fma32(n, -LN2_HIGH, inside)
     r = fma32(n, -LN2_LOW, r)
     z = r * r
-    p = COEFFICIENTS[0]
+    p = np.asarray(COEFFICIENTS[0])
     for c in COEFFICIENTS[1:]:
         p = fma32(p, r, c)
     y = fma32(p, z, r)

@@ -1,6 +1,6 @@
 """The golden catalogue: `python -m reference.golden` writes it, with `--check` compares it with a fresh computation.
 
-Each case names its operation, contract, format, inputs (SPEC.md "Golden inputs") and results: digest and, up to 8192
+Each case names its operation, contract, format, inputs (SPEC.md, "Golden inputs") and results: digest and, up to 8192
 elements, the bits themselves. `native` has no golden case: its bits belong to one GPU model.
 """
 
@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ DIRECTORY = Path(__file__).parent.parent / "repkernels" / "verify" / "golden"
 KEPT = 8192
 HALF_AND_SINGLE = ("float32", "bfloat16", "float16")
 
-Case = dict[str, object]
+Case = dict[str, Any]
 
 
 def result(values: np.ndarray, dtype: str) -> Case:
@@ -48,6 +49,8 @@ def _contractions(contract: str, dtype: str) -> Iterator[tuple[str, str, list[li
     yield "matmul", "ordinary", plain(37, 129, 53)
     for kind in ("spread", "subnormal", "tiny", "huge", "zeros", "nonfinite", "extremes", "ties"):
         yield "matmul", kind, plain(19, 41, 23)
+    # Products alone that round to a subnormal or to a zero of either sign.
+    yield "matmul", "tiny", plain(19, 1, 23)
     # One of everything, sizes around tiles, nothing at all, one row.
     for m, k, n in ((1, 1, 1), (3, 5, 7), (65, 63, 17), (3, 0, 4), (0, 5, 3), (3, 5, 0), (1, 300, 70)):
         yield "matmul", "ordinary", plain(m, k, n)
@@ -134,7 +137,7 @@ def _matmul_grad(case: Case, x: list[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _linear(case: Case, x: list[np.ndarray]) -> dict[str, np.ndarray]:
-    return {"out": matmul.linear(*x, case["dtype"], case["contract"])}
+    return {"out": matmul.linear(x[0], x[1], x[2], case["dtype"], case["contract"])}
 
 
 def _linear_grad(case: Case, x: list[np.ndarray]) -> dict[str, np.ndarray]:

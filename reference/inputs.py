@@ -45,9 +45,9 @@ def _pattern(
     elif kind == "subnormal" and stream == 0:
         field = np.where(x % 2 == 1, 0, 1 + x // 2 % 4)
     elif kind == "tiny":
-        field = bias + (1 - bias - 4) // 2 - x % 8
+        field = bias + (1 - bias - 4) // 2 - x % 16
     elif kind == "huge":
-        field = bias + bias // 2 - 1 + x % 3
+        field = bias + bias // 2 - 2 + x % 3
     elif kind == "extremes" and stream == 0:
         field = bias + np.where(x % 2 == 1, 1, -1) * (bias - bias // 5)
     elif kind == "ties":
@@ -59,7 +59,7 @@ def _pattern(
         zero = (x % 4 != 3) | first
         field, fraction = np.where(zero, 0, field), np.where(zero, 0, fraction)
     elif kind == "nonfinite":
-        case = x % 96
+        case = x % 192
         field = np.where(case < 2, none, np.where(case == 2, 0, field))
         fraction = np.where(case == 0, fraction | 1 << (width - 1), np.where(case <= 2, 0, fraction))
     return sign << (_BITS[dtype] - 1) | field << width | fraction

@@ -25,8 +25,7 @@ def matmul(a: np.ndarray, b: np.ndarray, dtype: str, contract: str, bias: np.nda
     """
     compute = formats.compute_type(dtype)
     a, b = np.asarray(a, compute), np.asarray(b, compute)
-    left = a[None, :] if a.ndim == 1 else a
-    right = b[:, None] if b.ndim == 1 else b
+    left, right = _matrices(a, b)
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     lefts = np.broadcast_to(left, batch + left.shape[-2:])
     rights = np.broadcast_to(right, batch + right.shape[-2:])
@@ -57,9 +56,8 @@ def gradients(
     batch axes outermost and in their own order.
     """
     compute = formats.compute_type(dtype)
-    a, b, grad = (np.asarray(x, compute) for x in (a, b, grad))
-    left = a[None, :] if a.ndim == 1 else a
-    right = b[:, None] if b.ndim == 1 else b
+    a, b, grad = np.asarray(a, compute), np.asarray(b, compute), np.asarray(grad, compute)
+    left, right = _matrices(a, b)
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     grads = grad.reshape(*batch, left.shape[-2], right.shape[-1])
     grad_a = _operand_gradient(left, grads, np.swapaxes(right, -1, -2), batch, dtype, contract)
@@ -234,6 +232,11 @@ def bound(a: np.ndarray, b: np.ndarray, digits: int) -> np.ndarray:
     )
 
 
+def _matrices(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A 1-D left operand as a row, a 1-D right operand as a column."""
+    return (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+
+
 def _chain(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """FMA chains along k of a (..., M, k) and b (..., k, N)."""
     total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32)
@@ -248,7 +251,7 @@ def _digit_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _rounded_sum(digits_a: np.ndarray, digits_b: np.ndarray) -> np.ndarray:
-    """RN32(P). Every term of P is a multiple of 256^max(0, S-2); int64 holds the sum of the quotients up to a large K."""
+    """RN32(P). Every term of P is a multiple of 256^max(0, S-2); int64 holds the sum of the quotients up to some K."""
     count, k = len(digits_a), digits_a.shape[2]
     if count > 1 and k > 2 ** (33 - 8 * (count - 2)):
         return np.frompyfunc(round32, 1, 1)(exact_sum(digits_a, digits_b)).astype(np.float32)

@@ -1,6 +1,6 @@
 """The demo's training run, computed independently: `python -m reference.mlp` prints its digests.
 
-An MLP 64-128-64-10 on scikit-learn's handwritten digits, SPEC.md "The demo".
+An MLP 64-128-64-10 on scikit-learn's handwritten digits, SPEC.md, "The demo".
 """
 
 import math

@@ -1,4 +1,4 @@
-"""relu: a pure selection, SPEC.md section "relu"."""
+"""relu: a pure selection, SPEC.md, "relu"."""
 
 import numpy as np
 

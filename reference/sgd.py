@@ -1,4 +1,4 @@
-"""One step of SGD on one parameter, SPEC.md section "SGD"."""
+"""One step of SGD on one parameter, SPEC.md, "SGD"."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""SUM: the one order of every sum that is not a contraction, SPEC.md section "SUM"."""
+"""SUM: the one order of every sum that is not a contraction, SPEC.md, "Sums"."""
 
 import numpy as np
 
