@@ -46,16 +46,16 @@ instructions-oldest: $(OLDEST)
 	PYTHONPATH=$(OLDEST) $(BIN)/python -m tests.instructions
 
 $(OLDEST): $(READY)
-	$(BIN)/python -m pip install -q --target $@.part --no-deps $(TRITON_OLDEST)
+	$(BIN)/python -m pip install -qq --target $@.part --no-deps $(TRITON_OLDEST)
 	mv $@.part $@
 
 # The wheel, installed where nothing of this checkout can be seen, passes `repkernels verify`.
 wheel: $(READY)
-	rm -rf dist $(WHEEL_VENV)
+	rm -rf dist build/lib $(WHEEL_VENV)
 	$(BIN)/python -m build --wheel
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	sh .ci/install $(WHEEL_VENV)/bin/python "$(TORCH)" "$(TRITON)" "$(TORCH_CPU_INDEX)"
-	$(WHEEL_VENV)/bin/python -m pip install -q dist/*.whl
+	$(WHEEL_VENV)/bin/python -m pip install -qq dist/*.whl
 	cd $(WHEEL_VENV) && bin/repkernels verify
 
 $(READY): pyproject.toml .ci/install
@@ -63,7 +63,7 @@ $(READY): pyproject.toml .ci/install
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $$(nvidia-smi -L >/dev/null 2>&1 && echo --system-site-packages) .venv
 	sh .ci/install $(BIN)/python "$(TORCH)" "$(TRITON)" "$(TORCH_CPU_INDEX)"
-	$(BIN)/python -m pip install -q -e '.[dev]'
+	$(BIN)/python -m pip install -qq -e '.[dev]'
 	touch $@
 
 clean:

@@ -7,6 +7,9 @@ import torch
 if not torch.cuda.is_available():
     # Triton reads this when a kernel is defined, so it must be set before anything imports Triton.
     os.environ["TRITON_INTERPRET"] = "1"
+    from tests import interpreter
+
+    interpreter.patch()
 
 from hypothesis import settings
 
