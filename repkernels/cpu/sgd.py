@@ -1,0 +1,49 @@
+"""A step of SGD on the CPU (SPEC.md, "SGD"): elementwise, in place."""
+
+import numpy as np
+from torch import Tensor, float64
+
+from repkernels.cpu.compile import kernel
+from repkernels.cpu.fpu import keep_subnormals, restore
+from repkernels.cpu.functions import numbers, put, widened
+from repkernels.cpu.spread import spread
+
+
+def sgd_step(
+    p: Tensor, g: Tensor, v: Tensor | None, lr: float, momentum: float, dampening: float, weight_decay: float,
+    nesterov: bool, first: bool, maximize: bool,
+) -> None:  # fmt: skip
+    """Updates p and, if momentum is not 0, its velocity v. Scalars: computed in binary64, rounded once to v's format.
+
+    p, g: the same shape and dtype, any strides. v: fp32, or fp64 for fp64; not read where `first`; None without
+    momentum.
+    """
+    number = np.float64 if p.dtype == float64 else np.float32
+    where_p, where_v = p.contiguous(), None if v is None else v.contiguous()
+    velocity = np.empty(0, number) if where_v is None else numbers(where_v).reshape(-1)
+    scalars = (number(lr), number(momentum), number(1 - dampening), number(weight_decay))
+    flags = (momentum != 0, weight_decay != 0, nesterov, first, maximize)
+    arrays = (numbers(where_p).reshape(-1), numbers(g.contiguous()).reshape(-1), velocity)
+    spread(_step, p.numel(), 3 * p.numel(), *arrays, *scalars, *flags)
+    if where_p is not p:
+        p.copy_(where_p)
+    if v is not None and where_v is not v:
+        v.copy_(where_v)
+
+
+@kernel
+def _step(start, stop, p, g, v, lr, momentum, share, decay, moving, decaying, nesterov, first, maximize):
+    """`share` of the gradient is added to the velocity."""
+    state = keep_subnormals()
+    for i in range(start, stop):
+        w, d = widened(p[i]), widened(g[i])
+        if maximize:
+            d = -d
+        if decaying:
+            d = d + decay * w
+        if moving:
+            b = d if first else momentum * v[i] + share * d
+            v[i] = b
+            d = d + momentum * b if nesterov else b
+        put(p, i, w - lr * d)
+    restore(state)
