@@ -121,7 +121,9 @@ def checkpoint_contexts() -> tuple[contextlib.AbstractContextManager[Any], conte
     return contextlib.nullcontext(), contract(get_contract())
 
 
-def resolve(contract: ContractLike | None, dtype: torch.dtype, device_type: str, argument: str = "contract") -> Contract:
+def resolve(
+    contract: ContractLike | None, dtype: torch.dtype, device_type: str, argument: str = "contract"
+) -> Contract:
     """The pair that a call with this `contract=` follows on this dtype and device type.
 
     Raises ValueError, naming `argument`, for an unknown name, `native` on fp32 or fp64, and `fixedNN` on fp64.
@@ -143,9 +145,10 @@ def _resolve(contract: ContractLike, dtype: torch.dtype, device_type: str, argum
     pair = as_pair(contract, argument)
     for name in pair:
         if name == "native" and dtype in (torch.float32, torch.float64):
+            others = "'ordered' or a fixedNN contract" if dtype == torch.float32 else "'ordered'"
             raise ValueError(
                 f"{argument}: 'native' means floating-point tensor cores, which {dtype} does not have here; "
-                f"use {'a fixedNN contract or ' if dtype == torch.float32 else ''}'ordered', or bfloat16 or float16 operands"
+                f"use {others}, or bfloat16 or float16 operands"
             )
         if name.startswith("fixed") and dtype == torch.float64:
             raise ValueError(f"{argument}: {name!r} is not defined for torch.float64; use 'ordered'")

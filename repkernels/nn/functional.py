@@ -1,0 +1,40 @@
+"""torch.nn.functional's names and signatures."""
+
+from torch import Tensor
+
+from repkernels.contract import ContractLike
+from repkernels.ops.cross_entropy import cross_entropy
+from repkernels.ops.matmul import product
+from repkernels.ops.relu import relu
+from repkernels.prepare import NOTHING_KEPT, Prepared
+
+__all__ = ["cross_entropy", "linear", "relu"]
+
+
+def linear(
+    input: Tensor, weight: Tensor | Prepared, bias: Tensor | None = None, *, contract: ContractLike | None = None
+) -> Tensor:
+    """input @ weight^T + bias.
+
+    input: (..., in_features). weight: (out_features, in_features), or (in_features,), or `repkernels.prepare` of a
+    2-D one. bias: (out_features,), or () for a 1-D weight. Result: (..., out_features), or (...).
+    Dtypes, bits, gradients, accuracy and errors are those of `repkernels.matmul`.
+    """
+    if type(weight) is Prepared:
+        return linear_kept(input, weight.weight, bias, weight.contract if contract is None else contract, weight.number)
+    return linear_kept(input, weight, bias, contract, NOTHING_KEPT)
+
+
+def linear_kept(input: Tensor, weight: Tensor, bias: Tensor | None, contract: ContractLike | None, kept: int) -> Tensor:
+    """`linear` with the number of what is kept of the weight."""
+    if isinstance(weight, Tensor) and isinstance(input, Tensor):
+        if weight.ndim not in (1, 2):
+            raise RuntimeError(f"weight: expected 1 or 2 dimensions, got shape {tuple(weight.shape)}")
+        if input.ndim == 0 or input.shape[-1] != weight.shape[-1]:
+            raise RuntimeError(
+                f"input and weight: shapes {tuple(input.shape)} and {tuple(weight.shape)} do not fit: the last size of "
+                "input must equal the last size of weight, in_features"
+            )
+        if weight.ndim == 2:
+            weight = weight.t()
+    return product(input, weight, bias, contract, kept, "input", "weight")

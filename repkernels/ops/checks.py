@@ -1,0 +1,45 @@
+"""What an argument must be before anything is launched: one error that names it, what was given and what would work."""
+
+import torch
+from torch import Tensor
+
+DEVICES = ("cpu", "cuda", "meta")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def operand(name: str, x: object, dtypes: tuple[torch.dtype, ...] = FLOATS) -> None:
+    """Raises unless `x` is a dense tensor of one of `dtypes` on a supported device.
+
+    TypeError for what is not a tensor; NotImplementedError (a RuntimeError, as torch raises) for the others.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: expected a Tensor, got {type(x).__name__}")
+    if x.dtype not in dtypes:
+        listed = ", ".join(str(d) for d in dtypes)
+        raise NotImplementedError(f"{name}: dtype {x.dtype} is not supported; use one of {listed}")
+    if x.layout != torch.strided or x.is_nested:
+        raise NotImplementedError(f"{name}: only dense strided tensors are supported, got {x.layout}; call .to_dense()")
+    if x.device.type not in DEVICES:
+        raise NotImplementedError(
+            f"{name}: device {x.device} is not supported; move it to the CPU or a CUDA or ROCm GPU"
+        )
+
+
+def same(name: str, x: Tensor, first_name: str, first: Tensor) -> None:
+    """Raises RuntimeError unless `x` has the dtype and device of `first`."""
+    if x.dtype != first.dtype:
+        raise RuntimeError(f"{name}: dtype {x.dtype} differs from {first_name}'s {first.dtype}; convert one of them")
+    if x.device != first.device:
+        raise RuntimeError(f"{name}: on {x.device} but {first_name} is on {first.device}; move one of them")
+
+
+def autocast(device_type: str) -> torch.dtype | None:
+    """The dtype that autocast asks for on this device type; None where it is off."""
+    if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
+        return None
+    return torch.get_autocast_dtype(device_type)
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` as autocast passes it on: floating tensors in `dtype`, fp64 and the rest untouched."""
+    return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x

@@ -1,0 +1,75 @@
+"""One operation as torch sees it: opaque to compilers, differentiable, batched by vmap, and cheap when nobody looks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def operation(
+    name: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    setup_context: Callable[..., None],
+    backward: Callable[..., Any],
+    vmap: Callable[..., Any],
+) -> Callable[..., Any]:
+    """`run` as the custom op `repkernels::name`, with its shapes, gradient and batching rule.
+
+    run: annotated, positional, returns fresh tensors. fake, setup_context, backward and vmap are as
+    torch.library.custom_op takes them; backward may call the returned function, so it is differentiable in turn.
+
+    A call without autograd, transforms, modes or subclasses goes straight to `run`: torch's dispatcher costs Python
+    operations more than a small product. Under functorch and in eager autograd the gradient is an autograd.Function,
+    because the formula of a custom op knows no transforms; under a compiler it is the custom op's own.
+    """
+    op = torch.library.custom_op(f"repkernels::{name}", run, mutates_args=())
+    op.register_fake(fake)
+    op.register_autograd(backward, setup_context=setup_context)
+    op.register_vmap(vmap)
+
+    def compute(*args: Any) -> Any:
+        return run(*args) if _plain(args) else op(*args)
+
+    function = type(
+        name,
+        (torch.autograd.Function,),
+        {
+            "forward": staticmethod(compute),
+            "setup_context": staticmethod(setup_context),
+            "backward": staticmethod(backward),
+            "vmap": staticmethod(vmap),
+        },
+    )
+
+    def call(*args: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return op(*args)
+        return function.apply(*args) if _recorded(args) else compute(*args)
+
+    return call
+
+
+def _recorded(args: tuple[Any, ...]) -> bool:
+    """Whether autograd, forward-mode AD (which is refused there) or a functorch transform must see the call."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return True
+    if torch.is_grad_enabled():
+        for x in args:
+            if isinstance(x, Tensor) and x.requires_grad:
+                return True
+    return False
+
+
+def _plain(args: tuple[Any, ...]) -> bool:
+    """Whether all tensors are ordinary ones with memory and no mode listens: nothing but the kernel sees the call."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        return False
+    for x in args:
+        if isinstance(x, Tensor) and (type(x) not in _PLAIN or x.device.type == "meta"):
+            return False
+    return True

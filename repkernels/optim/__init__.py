@@ -1,0 +1,5 @@
+"""Optimizers with torch.optim's names, arguments and state, and the same bits on every device."""
+
+from repkernels.optim.sgd import SGD
+
+__all__ = ["SGD"]
