@@ -1,0 +1,39 @@
+"""The golden cases, package data that `reference/` computed: what every device must reproduce."""
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+Case = dict[str, Any]
+
+
+def cases(op: str | None = None, contract: str | None = None) -> Iterator[Case]:
+    """The cases of an operation (a gradient's operation is its forward's) and contract; all without them.
+
+    The demo's digests are no case: `demo` returns them.
+    """
+    for path in sorted(files("repkernels.verify").joinpath("golden").iterdir(), key=lambda p: p.name):
+        if not path.name.endswith(".json") or path.name == "demo.json":
+            continue
+        for case in json.loads(path.read_text()):
+            if op in (None, operation(case)) and contract in (None, case.get("contract")):
+                yield case
+
+
+def operation(case: Case) -> str:
+    """The public operation that a case belongs to."""
+    return str(case["op"]).removesuffix("_grad").removesuffix("_container")
+
+
+def title(case: Case) -> str:
+    """What a person reads of a case: operation, kind, shapes."""
+    shapes = " ".join("x".join(map(str, shape)) or "scalar" for shape in case["shapes"])
+    options = [str(case[key]) for key in ("reduction", "options") if key in case]
+    return " ".join([case["op"], case.get("kind", ""), shapes, *options]).replace("  ", " ")
+
+
+def demo() -> dict[str, str]:
+    """The digests of the demo's initial model, trained model and test logits."""
+    (case,) = json.loads(files("repkernels.verify").joinpath("golden", "demo.json").read_text())
+    return {name: result["digest"] for name, result in case["results"].items()}

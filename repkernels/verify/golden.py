@@ -1,0 +1,134 @@
+"""The golden cases on a device: each operation of the catalogue through its public function."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import repkernels
+from repkernels import random
+from repkernels.nn import Linear, functional
+from repkernels.ops.sum import sum_rows
+from repkernels.optim import SGD
+from repkernels.verify import inputs
+from repkernels.verify.catalogue import Case
+from repkernels.verify.compare import difference_from_golden
+
+
+def differing(case: Case, device: torch.device) -> str | None:
+    """None if every result of the case has its bits on `device`; otherwise the first difference."""
+    if case["op"] == "digest_container":
+        found = _container_digest(case, device)
+        wanted = case["results"]["out"]["digest"]
+        return None if found == wanted else f"digest {found} instead of {wanted}"
+    results = COMPUTE[case["op"]](case, device)
+    for name, wanted in case["results"].items():
+        if message := difference_from_golden(results[name], wanted):
+            return f"{name}: {message}"
+    return None
+
+
+def _operand(case: Case, stream: int, device: torch.device, shape: tuple[int, ...] | None = None) -> Tensor:
+    shape = tuple(case["shapes"][stream]) if shape is None else tuple(shape)
+    return inputs.operand(case["kind"], case["dtype"], shape, case["seed"], stream).to(device)
+
+
+def _operands(case: Case, device: torch.device, requires_grad: bool = False) -> list[Tensor]:
+    streams = range(len(case["shapes"]))
+    return [_operand(case, stream, device).requires_grad_(requires_grad) for stream in streams]
+
+
+def _matmul(case: Case, device: torch.device) -> dict[str, Tensor]:
+    return {"out": repkernels.matmul(*_operands(case, device), contract=case["contract"])}
+
+
+def _linear(case: Case, device: torch.device) -> dict[str, Tensor]:
+    return {"out": functional.linear(*_operands(case, device), contract=case["contract"])}
+
+
+def _matmul_grad(case: Case, device: torch.device) -> dict[str, Tensor]:
+    operands = _operands(case, device, requires_grad=True)
+    return _gradients(case, operands, repkernels.matmul(*operands, contract=case["contract"]))
+
+
+def _linear_grad(case: Case, device: torch.device) -> dict[str, Tensor]:
+    operands = _operands(case, device, requires_grad=True)
+    return _gradients(case, operands, functional.linear(*operands, contract=case["contract"]))
+
+
+def _gradients(case: Case, operands: list[Tensor], out: Tensor) -> dict[str, Tensor]:
+    grads = torch.autograd.grad(out, operands, _operand(case, 3, out.device, out.shape))
+    return dict(zip(("grad_a", "grad_b", "grad_bias"), grads))
+
+
+def _sum(case: Case, device: torch.device) -> dict[str, Tensor]:
+    return {"out": sum_rows(_operand(case, 0, device))}
+
+
+def _relu(case: Case, device: torch.device) -> dict[str, Tensor]:
+    (x,) = _operands(case, device, requires_grad=True)
+    out = functional.relu(x)
+    (grad,) = torch.autograd.grad(out, x, _operand(case, 3, device, x.shape))
+    return {"out": out, "grad": grad}
+
+
+def _cross_entropy(case: Case, device: torch.device) -> dict[str, Tensor]:
+    (x,) = _operands(case, device, requires_grad=True)
+    target = inputs.targets(x.shape[1], x.shape[0], case["seed"], 1).to(device)
+    loss = functional.cross_entropy(x, target, reduction=case["reduction"])
+    upstream = _operand({**case, "kind": "ordinary"}, 3, device, loss.shape) if loss.ndim else torch.ones_like(loss)
+    (grad,) = torch.autograd.grad(loss, x, upstream)
+    return {"loss": loss, "grad": grad}
+
+
+def _sgd(case: Case, device: torch.device) -> dict[str, Tensor]:
+    parameter = torch.nn.Parameter(_operand(case, 0, device))
+    optimizer = SGD([parameter], **case["options"])
+    for stream in (1, 2, 3):
+        parameter.grad = _operand(case, stream, device, parameter.shape)
+        optimizer.step()
+    return {"out": parameter.detach()}
+
+
+def _init(case: Case, device: torch.device) -> dict[str, Tensor]:
+    fan_out, fan_in = case["shapes"][0]
+    layer = _drawn(case, lambda: Linear(fan_in, fan_out, device=device))
+    return {"weight": layer.weight.detach(), "bias": layer.bias.detach()}
+
+
+def _permutation(case: Case, device: torch.device) -> dict[str, Tensor]:
+    return {"out": _drawn(case, lambda: random.permutation(case["shapes"][0][0], device=device))}
+
+
+def _drawn(case: Case, draw: Callable[[], torch.nn.Module | Tensor]):
+    """What `draw` gives from the case's seed; the process's generator is left as it was."""
+    state = random.get_state()
+    try:
+        random.manual_seed(case["seed"])
+        return draw()
+    finally:
+        random.set_state(state)
+
+
+def _digest(case: Case, device: torch.device) -> dict[str, Tensor]:
+    return {"out": _operand(case, 0, device)}
+
+
+def _container_digest(case: Case, device: torch.device) -> str:
+    x = _operand(case, 0, device)
+    return repkernels.digest({"weight": x, "nested": {"list": [x, (1, 2.5)], "none": None}, "flag": True, "text": "é"})
+
+
+COMPUTE: dict[str, Callable[[Case, torch.device], dict[str, Tensor]]] = {
+    "matmul": _matmul,
+    "matmul_grad": _matmul_grad,
+    "linear": _linear,
+    "linear_grad": _linear_grad,
+    "sum": _sum,
+    "relu": _relu,
+    "cross_entropy": _cross_entropy,
+    "sgd": _sgd,
+    "init": _init,
+    "permutation": _permutation,
+    "digest": _digest,
+}
