@@ -1,0 +1,32 @@
+"""How this package's CPU kernels are compiled: Numba, without the GIL, kept on disk between processes."""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of every source file beside this one."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compiles `function` at its first call for each set of types, or loads what an earlier process compiled.
+
+    Numba looks only at the file of the function itself to see whether kept code is stale, but its bits also come
+    from the functions it calls: here the stamp covers all files. Where nothing can be kept, it compiles each time.
+    """
+    try:
+        compiled = njit(nogil=True, cache=True)(function)
+        compiled._cache._cache_file._source_stamp = _sources()
+    except (RuntimeError, AttributeError):
+        return njit(nogil=True)(function)
+    return compiled

@@ -1,0 +1,137 @@
+"""`ordered`: chunks of 4096 along K, each one FMA chain per output, k ascending from +0; chunk results added ascending.
+
+fp32 (half types widened exactly) or fp64. A partial chain is stored between steps of K and taken up again, which
+changes nothing, since it has its own precision. SPEC.md, "Contractions".
+"""
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from repkernels.cpu.blocks import Block, blocks, flat
+from repkernels.cpu.compile import kernel
+from repkernels.cpu.fpu import keep_subnormals, restore
+from repkernels.cpu.functions import widened
+from repkernels.cpu.pack import pack, put_result, to_signs
+from repkernels.cpu.threads import buffer, share
+from repkernels.cpu.vectors import BYTES, GROUPS, ROWS, lanes, multiply_chain
+
+CHUNK = 4096
+# Units of k packed at a time, a divisor of CHUNK: the packed columns of one inner loop stay in the first-level cache.
+STEP = 256
+# Rows of A packed at a time: they stay in the second-level cache.
+SLAB = 256
+# Largest block of the result of one task.
+MOST = (512, 528)
+
+
+def ordered(
+    a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, touched: tuple[np.ndarray, np.ndarray] | None = None
+) -> None:
+    """out (B, M, N) = a (B or 1, M, K) @ b (B or 1, K, N) + bias (N,), rounded to out's type.
+
+    With `touched`, flags of A's rows (B or 1, M) and B's columns (B or 1, N) that hold non-finite elements: computes
+    with the signs of finite elements instead, and stores only results that are not finite.
+    """
+    batch, m, n = out.shape
+    k = a.shape[-1]
+    size = 8 if a.dtype == torch.float64 else 4
+    compute = np.float64 if size == 8 else np.float32
+    left, right, result = flat(a), flat(b), flat(out)
+    offset = result.array[:0] if bias is None else flat(bias.contiguous()).array
+    unit = (lanes(size), GROUPS * lanes(size))
+    work = blocks(batch, m, n, k, MOST, unit)
+
+    def task(index: int) -> None:
+        block = work[index]
+        if touched is not None and not _is_touched(block, touched):
+            return
+        rows, columns = -(-block.rows // unit[0]) * unit[0], -(-block.columns // unit[1]) * unit[1]
+        _block(
+            left.array,
+            block.batch * left.strides[0] + block.row * left.strides[1],
+            left.strides[1],
+            left.strides[2],
+            right.array,
+            block.batch * right.strides[0] + block.column * right.strides[2],
+            right.strides[2],
+            right.strides[1],
+            k,
+            offset,
+            block.column,
+            result.array,
+            (block.batch * m + block.row) * n + block.column,
+            n,
+            block.rows,
+            block.columns,
+            buffer("rows", min(rows, SLAB) * STEP, compute),
+            buffer("columns", columns * STEP, compute),
+            buffer("chains", rows * columns, compute)[: rows * columns],
+            buffer("totals", rows * columns if k > CHUNK else 0, compute)[: rows * columns if k > CHUNK else 0],
+            touched is not None,
+        )
+
+    share(task, len(work))
+
+
+def _is_touched(block: Block, touched: tuple[np.ndarray, np.ndarray]) -> bool:
+    rows, columns = (flags[min(block.batch, len(flags) - 1)] for flags in touched)
+    return bool(
+        rows[block.row : block.row + block.rows].any() or columns[block.column : block.column + block.columns].any()
+    )
+
+
+@njit
+def _add_chunk(totals, chains):
+    for i in range(len(chains)):
+        totals[i] += chains[i]
+        chains[i] = 0
+
+
+@kernel
+def _block(
+    a, a_at, a_row, a_step, b, b_at, b_row, b_step, k, bias, bias_at, out, out_at, out_width, m, n,
+    rows, columns, chains, totals, signs,
+):  # fmt: skip
+    """One block of the result; `rows`, `columns`, `chains` and `totals` are this thread's own memory."""
+    state = keep_subnormals()
+    lane = BYTES // chains.itemsize
+    panel = GROUPS * lane
+    padded, width = (m + lane - 1) // lane * lane, (n + panel - 1) // panel * panel
+    chains[:] = 0
+    totals[:] = 0
+    for start in range(0, k, STEP):
+        if start > 0 and start % CHUNK == 0:
+            _add_chunk(totals, chains)
+        depth = min(STEP, k - start)
+        for group in range(0, n, lane):
+            at = b_at + group * b_row + start * b_step
+            pack(b, at, b_row, b_step, min(lane, n - group), depth, columns, group * STEP)
+        if signs:
+            to_signs(columns[: width * STEP])
+        for slab in range(0, m, SLAB):
+            height = min(SLAB, m - slab)
+            for group in range(0, height, lane):
+                at = a_at + (slab + group) * a_row + start * a_step
+                pack(a, at, a_row, a_step, min(lane, height - group), depth, rows, group * STEP)
+            if signs:
+                to_signs(rows)
+            for column in range(0, width, panel):
+                for row in range(0, height, ROWS):
+                    place = row // lane * lane * STEP + row % lane
+                    target = (slab + row) * width + column
+                    multiply_chain(rows, place, columns, column * STEP, lane * STEP, depth, chains, target, width)
+    result = chains
+    if k > CHUNK:
+        _add_chunk(totals, chains)
+        result = totals
+    for i in range(m):
+        for j in range(n):
+            r = result[i * width + j]
+            if signs and np.isfinite(r):
+                continue
+            if len(bias) > 0:
+                r += widened(bias[bias_at + j])
+            put_result(out, out_at + i * out_width + j, r)
+    restore(state)
