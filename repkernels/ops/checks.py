@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-DEVICES = ("cpu", "cuda", "meta")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -19,7 +18,7 @@ def operand(name: str, x: object, dtypes: tuple[torch.dtype, ...] = FLOATS) -> N
         raise NotImplementedError(f"{name}: dtype {x.dtype} is not supported; use one of {listed}")
     if x.layout != torch.strided or x.is_nested:
         raise NotImplementedError(f"{name}: only dense strided tensors are supported, got {x.layout}; call .to_dense()")
-    if x.device.type not in DEVICES:
+    if not (x.is_cuda or x.is_cpu or x.is_meta):
         raise NotImplementedError(
             f"{name}: device {x.device} is not supported; move it to the CPU or a CUDA or ROCm GPU"
         )
@@ -33,9 +32,14 @@ def same(name: str, x: Tensor, first_name: str, first: Tensor) -> None:
         raise RuntimeError(f"{name}: on {x.device} but {first_name} is on {first.device}; move one of them")
 
 
+def device_type(x: Tensor) -> str:
+    """`x.device.type`, several times faster where it is usual."""
+    return "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
+
+
 def autocast(device_type: str) -> torch.dtype | None:
     """The dtype that autocast asks for on this device type; None where it is off."""
-    if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
 

@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repkernels import contract as contracts
-from repkernels.contract import Contract, ContractLike
+from repkernels.contract import NAMES, Contract, ContractLike, resolve
 from repkernels.ops import checks
 from repkernels.ops.backend import backend
 from repkernels.ops.operation import operation
 from repkernels.ops.sum import sum_rows
 from repkernels.prepare import NOTHING_KEPT, Prepared, kept_digits
 
-_PAIRS = tuple(Contract(f, g) for f in contracts.NAMES for g in contracts.NAMES)
+_PAIRS = tuple(Contract(f, g) for f in NAMES for g in NAMES)
 _NUMBER = {pair: i for i, pair in enumerate(_PAIRS)}
 # Saved beside the operands: an activation checkpoint whose second run follows another contract then saves a tensor of
 # another shape than the first did, which torch.utils.checkpoint refuses.
@@ -31,7 +30,7 @@ _Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def _run(a: Tensor, b: Tensor, bias: Tensor | None, kept: int, forward: str, gradient: str) -> Tensor:
-    kernels = backend("matmul", a.device.type)
+    kernels = backend("matmul", checks.device_type(a))
     digits = kept_digits(kept, b, forward, kernels.quantize) if kept else None
     if a.ndim == 2 and b.ndim == 2:
         return kernels.matmul(a[None], b[None], bias, forward, digits)[0]
@@ -43,6 +42,8 @@ def _run(a: Tensor, b: Tensor, bias: Tensor | None, kept: int, forward: str, gra
 
 
 def _result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    if b.ndim == 2:
+        return (*a.shape[:-1], b.shape[-1])
     return (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
@@ -163,7 +164,7 @@ _matmul = operation("matmul", _run, _fake, _setup_context, _backward, _vmap)
 
 
 def _run_in_force(a: Tensor, b: Tensor, bias: Tensor | None, kept: int) -> tuple[Tensor, Tensor]:
-    pair = contracts.resolve(None, a.dtype, a.device.type)
+    pair = resolve(None, a.dtype, a.device.type)
     return _run(a, b, bias, kept, *pair), torch.tensor(_NUMBER[pair], dtype=torch.uint8)
 
 
@@ -262,7 +263,8 @@ def product(
     checks.operand(b_name, b)
     if bias is not None:
         checks.operand("bias", bias)
-    dtype = checks.autocast(a.device.type)
+    device_type = checks.device_type(a)
+    dtype = checks.autocast(device_type)
     if dtype is not None:
         if b.dtype != dtype:
             kept = NOTHING_KEPT  # of the cast copy nothing is kept: it is another one at every call
@@ -277,7 +279,7 @@ def product(
     if contract is None and torch.compiler.is_compiling():
         result = _matmul_in_force(a, b, bias, kept)[0]
     else:
-        result = _matmul(a, b, bias, kept, *contracts.resolve(contract, a.dtype, a.device.type))
+        result = _matmul(a, b, bias, kept, *resolve(contract, a.dtype, device_type))
     if b_axes == 1:
         result = result.squeeze(-1)
     if a_axes == 1:

@@ -35,28 +35,31 @@ def operation(
     def compute(*args: Any) -> Any:
         return run(*args) if _plain(args) else op(*args)
 
-    function = type(
-        name,
-        (torch.autograd.Function,),
-        {
-            "forward": staticmethod(compute),
-            "setup_context": staticmethod(setup_context),
-            "backward": staticmethod(backward),
-            "vmap": staticmethod(vmap),
-        },
-    )
+    def forward(ctx: Any, *args: Any) -> Any:
+        output = compute(*args)
+        setup_context(ctx, args, output)
+        return output
+
+    def function(**methods: Callable[..., Any]) -> Any:
+        return type(name, (torch.autograd.Function,), {key: staticmethod(value) for key, value in methods.items()})
+
+    # Transforms ask for a separate setup_context, for which torch inspects the signature at every call.
+    recorded = function(forward=forward, backward=backward)
+    transformed = function(forward=compute, setup_context=setup_context, backward=backward, vmap=vmap)
 
     def call(*args: Any) -> Any:
         if torch.compiler.is_compiling():
             return op(*args)
-        return function.apply(*args) if _recorded(args) else compute(*args)
+        if torch._C._are_functorch_transforms_active():
+            return transformed.apply(*args)
+        return recorded.apply(*args) if _recorded(args) else compute(*args)
 
     return call
 
 
 def _recorded(args: tuple[Any, ...]) -> bool:
-    """Whether autograd, forward-mode AD (which is refused there) or a functorch transform must see the call."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    """Whether autograd must see the call, or forward-mode AD, which is refused there."""
+    if forward_ad._current_level >= 0:
         return True
     if torch.is_grad_enabled():
         for x in args:
@@ -70,6 +73,6 @@ def _plain(args: tuple[Any, ...]) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
     for x in args:
-        if isinstance(x, Tensor) and (type(x) not in _PLAIN or x.device.type == "meta"):
+        if isinstance(x, Tensor) and (type(x) not in _PLAIN or x.is_meta):
             return False
     return True
