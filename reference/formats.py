@@ -23,7 +23,8 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     if dtype not in HALF:
         return np.asarray(values, dtype=compute_type(dtype))
     precision, least_exponent, largest = _SHAPE[dtype]
-    wide = np.asarray(values, dtype=np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        wide = np.asarray(values, dtype=np.float32).astype(np.float64)
     finite = np.where(np.isfinite(wide), wide, 0.0)
     exponent = np.maximum(np.frexp(finite)[1] - 1, least_exponent) - (precision - 1)
     near = np.ldexp(np.rint(np.ldexp(finite, -exponent)), exponent)

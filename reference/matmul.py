@@ -82,12 +82,11 @@ def ordered(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Chunks of 4096 along K, each an fp32 FMA chain from +0, k ascending; the chunks' results added ascending."""
     (m, k), n = a.shape, b.shape[1]
     whole = k // CHUNK
-    # Chunks do not depend on each other, so the whole ones are computed side by side.
-    chunks = list(
-        _chain(
-            a[:, : whole * CHUNK].reshape(m, whole, CHUNK).swapaxes(0, 1), b[: whole * CHUNK].reshape(whole, CHUNK, n)
-        )
-    )
+    chunks = []
+    if whole:
+        # Chunks do not depend on each other, so the whole ones are computed side by side.
+        left = a[:, : whole * CHUNK].reshape(m, whole, CHUNK).swapaxes(0, 1)
+        chunks += _chain(left, b[: whole * CHUNK].reshape(whole, CHUNK, n))
     if k > whole * CHUNK:
         chunks.append(_chain(a[:, whole * CHUNK :], b[whole * CHUNK :]))
     if not chunks:
@@ -241,7 +240,7 @@ def _chain(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """FMA chains along k of a (..., M, k) and b (..., k, N)."""
     total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32)
     for k in range(a.shape[-1]):
-        total = fma32(a[..., :, k, None], b[..., None, k, :], total)
+        total = fma32(a[..., :, k, None], b[..., k, None, :], total)
     return total
 
 

@@ -1,6 +1,7 @@
 """The golden cases on a device: each operation of the catalogue through its public function."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ def _linear_grad(case: Case, device: torch.device) -> dict[str, Tensor]:
 
 def _gradients(case: Case, operands: list[Tensor], out: Tensor) -> dict[str, Tensor]:
     grads = torch.autograd.grad(out, operands, _operand(case, 3, out.device, out.shape))
-    return dict(zip(("grad_a", "grad_b", "grad_bias"), grads))
+    return dict(zip(("grad_a", "grad_b", "grad_bias"), grads, strict=False))
 
 
 def _sum(case: Case, device: torch.device) -> dict[str, Tensor]:
@@ -100,7 +101,7 @@ def _permutation(case: Case, device: torch.device) -> dict[str, Tensor]:
     return {"out": _drawn(case, lambda: random.permutation(case["shapes"][0][0], device=device))}
 
 
-def _drawn(case: Case, draw: Callable[[], torch.nn.Module | Tensor]):
+def _drawn(case: Case, draw: Callable[[], Any]) -> Any:
     """What `draw` gives from the case's seed; the process's generator is left as it was."""
     state = random.get_state()
     try:

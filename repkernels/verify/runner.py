@@ -1,5 +1,6 @@
 """All checks of a device, one after another."""
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,9 +84,7 @@ def _golden(case: catalogue.Case, device: torch.device, engine: str | None) -> C
 def _invariances(contract: str, device: torch.device) -> Iterator[Check]:
     for dtype in _dtypes(contract):
         for name, check in invariance.checks(contract, device):
-            yield Check(
-                name, "matmul", contract, dtype, lambda check=check, dtype=dtype: check(contract, dtype, device)
-            )
+            yield Check(name, "matmul", contract, dtype, functools.partial(check, contract, dtype, device))
 
 
 def _dtypes(contract: str) -> tuple[str, ...]:
