@@ -67,15 +67,24 @@ class Kept:
         entry = self._entry
         if entry is not None and entry.is_of(b):
             return entry.digits
-        self._entry = None
         if b.is_cuda and torch.cuda.is_current_stream_capturing():
             return None
-        source = b.detach()
-        made = quantize(source.t()[None], self.digits)
-        if self.keep == "scales":
-            made = Digits(made.planes.new_empty(0), made.scale)
+        with torch.inference_mode(False), torch.no_grad():
+            source = b.detach()
+            made = quantize(source.t()[None], self.digits)
+            if self.keep == "scales":
+                made = Digits(made.planes.new_empty(0), made.scale)
+            if entry is not None and all(_alike(x, y) for x, y in zip(entry.digits, made, strict=True)):
+                # The old memory, since captured graphs read the digits where they lie.
+                for old, new in zip(entry.digits, made, strict=True):
+                    old.copy_(new)
+                made = entry.digits
         self._entry = _Entry(source, source._version, made)
         return made
+
+
+def _alike(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and x.device == y.device
 
 
 def kept_digits(number: int, b: Tensor, contract: str, quantize: Callable[[Tensor, int], Digits]) -> Digits | None:
@@ -120,8 +129,9 @@ def prepare(weight: Tensor, contract: ContractLike | None = None, keep: Keep = "
 
     Bits are those of the weight itself. When the weight has changed (its `_version`, as optimizers, `copy_` and
     `load_state_dict` raise it, or its memory), the next call makes the digits anew. Writes that hide from `_version`
-    (`weight.data.mul_()`, other processes) are not seen: prepare again after them. A captured CUDA graph replays the
-    digits it was captured with: capture again after the weight changes. Gradients of x and of the weight flow as ever.
+    (`weight.data.mul_()`, other processes) are not seen: prepare again after them. A captured CUDA graph reads the kept
+    digits where they lie: after the weight has changed, make one call outside of the graph before the next replay.
+    Gradients of x and of the weight flow as ever.
 
     Raises ValueError for a weight that is not 2-D, was made under inference_mode (it counts no versions) or is on
     "meta", and as `resolve` for the contract.
@@ -129,8 +139,13 @@ def prepare(weight: Tensor, contract: ContractLike | None = None, keep: Keep = "
     pair, kept = None if contract is None else as_pair(contract), keep_of(weight, contract, keep)
     prepared = Prepared(weight, pair, keep, kept)
     if kept is not None:
-        kept.of(weight.detach().t(), backend("matmul", weight.device.type).quantize)
+        make_now(kept, weight)
     return prepared
+
+
+def make_now(kept: Kept, weight: Tensor) -> None:
+    """Makes the digits of `weight` before the first call that needs them, which may be the capture of a graph."""
+    kept.of(weight.t(), backend("matmul", weight.device.type).quantize)
 
 
 def keep_of(weight: Tensor, contract: ContractLike | None, keep: Keep) -> Kept | None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from repkernels.contract import ContractLike
 from repkernels.nn import functional, init
-from repkernels.prepare import NOTHING_KEPT, Keep, Kept, keep_of
+from repkernels.prepare import NOTHING_KEPT, Keep, Kept, keep_of, make_now
 
 
 class Linear(torch.nn.Linear):
@@ -33,7 +33,7 @@ class Linear(torch.nn.Linear):
         return functional.linear_kept(input, self.weight, self.bias, self.contract, kept)
 
     def prepare(self, keep: Keep | None = "digits") -> "Linear":
-        """Keeps the weight's digits from the next call on, as `repkernels.prepare` does, and returns the layer.
+        """Keeps the weight's digits from now on, as `repkernels.prepare` does, and returns the layer.
 
         keep: "digits" for speed, "scales" for memory, None to keep nothing any more. The digits are those of the
         contract that this layer follows now. They are made anew after the weight has changed (an optimizer step,
@@ -41,6 +41,8 @@ class Linear(torch.nn.Linear):
         nothing is kept. Raises ValueError as `repkernels.prepare`.
         """
         self._kept = None if keep is None else keep_of(self.weight, self.contract, keep)
+        if self._kept is not None:
+            make_now(self._kept, self.weight)
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Linear":
@@ -48,7 +50,7 @@ class Linear(torch.nn.Linear):
         if self._kept is not None:  # another device or dtype: the old digits go, and the default contract may differ
             keep, self._kept = self._kept.keep, None
             if not self.weight.is_meta:
-                self.prepare(keep)
+                self._kept = keep_of(self.weight, self.contract, keep)
         return self
 
 

@@ -55,9 +55,10 @@ def sgd_step(
 ) -> None:
     """Updates p (any shape, fp32, or a half type rounded once) and its fp32 momentum v from the gradient g.
 
-    Each a single rounded binary32 operation: g = -g if maximize; g = g + RN(weight_decay * p) if weight_decay;
-    with momentum v = g at the first step, else v = RN(momentum * v) + RN((1 - dampening) * g), and g = v, or
-    g + RN(momentum * v) for nesterov; p = p - RN(lr * g). Scalars are computed in binary64 and rounded once.
+    Each a single rounded operation in binary32 (fp64, with fp64 momentum: binary64): g = -g if maximize;
+    g = g + RN(weight_decay * p) if weight_decay; with momentum v = g at the first step, else
+    v = RN(momentum * v) + RN((1 - dampening) * g), and g = v, or g + RN(momentum * v) for nesterov;
+    p = p - RN(lr * g). Scalars are computed in binary64 and rounded once.
     """
     if torch.compiler.is_compiling():
         _op(p, g, v, lr, momentum, dampening, weight_decay, nesterov, first, maximize)

@@ -6,15 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repkernels.ops.checks import FLOATS
 from repkernels.ops.sgd import sgd_step
 
 
 class SGD(torch.optim.Optimizer):
     """Stochastic gradient descent, torch.optim.SGD's arguments and `state_dict`; either continues the other's state.
 
-    params: fp32, bf16 or fp16 tensors on the CPU or a GPU. lr: a float, or a tensor of one element (read on the host).
-    The momentum buffer is fp32, also of half parameters, which are rounded once per step. foreach, fused: accepted,
-    since there is one result whatever the loop. The rule is `repkernels.ops.sgd.sgd_step`'s.
+    params: fp32, bf16, fp16 or fp64 tensors on the CPU or a GPU. lr: a float, or a tensor of one element (read on the
+    host). The momentum buffer is fp32, also of half parameters, which are rounded once per step; fp64 of fp64.
+    foreach, fused: accepted, since there is one result whatever the loop. The rule: `repkernels.ops.sgd.sgd_step`.
 
     Raises ValueError for negative lr, momentum or weight_decay and for nesterov without momentum or with dampening;
     NotImplementedError for differentiable=True and other dtypes; RuntimeError in `step` for sparse gradients.
@@ -62,9 +63,9 @@ class SGD(torch.optim.Optimizer):
         """Adds a group as torch.optim.Optimizer does; NotImplementedError for parameters of another dtype."""
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
-            if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            if p.dtype not in FLOATS:
                 self.param_groups.pop()
-                raise NotImplementedError(f"params: dtype {p.dtype} is not supported; use float32, bfloat16 or float16")
+                raise NotImplementedError(f"params: dtype {p.dtype} is not supported; use a floating-point dtype")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -83,7 +84,7 @@ class SGD(torch.optim.Optimizer):
         for i, p in zip(saved, own, strict=True):
             momentum = state_dict["state"].get(i, {}).get("momentum_buffer")
             if momentum is not None:
-                fresh = torch.empty_like(p, dtype=torch.float32, requires_grad=False)
+                fresh = torch.empty_like(p, dtype=_momentum_dtype(p), requires_grad=False)
                 self.state[p]["momentum_buffer"] = fresh.copy_(momentum)
 
     @torch.no_grad()
@@ -108,7 +109,7 @@ class SGD(torch.optim.Optimizer):
             v = state.get("momentum_buffer")
             first = v is None
             if v is None:
-                v = state["momentum_buffer"] = torch.empty_like(p, dtype=torch.float32)
+                v = state["momentum_buffer"] = torch.empty_like(p, dtype=_momentum_dtype(p))
         sgd_step(
             p,
             g,
@@ -121,3 +122,7 @@ class SGD(torch.optim.Optimizer):
             first,
             group["maximize"],
         )
+
+
+def _momentum_dtype(p: Tensor) -> torch.dtype:
+    return torch.float64 if p.dtype == torch.float64 else torch.float32
