@@ -38,8 +38,10 @@ def scale_exponent(bits, S: tl.constexpr, LAST: tl.constexpr):
 
 
 @triton.jit
-def round_half_even(y):
-    """fp32 y, |y| < 2**31, to the nearest int32, ties to even, with two additions instead of an instruction that flushes."""
+def round_half_even(y, S: tl.constexpr):
+    """fp32 y, |y| <= L, to the nearest int32, ties to even, by additions instead of an instruction that flushes."""
+    if S < 3:
+        return (y + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
     size = tl.abs(y)
     size = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
     q = size.to(tl.int32)
@@ -47,17 +49,15 @@ def round_half_even(y):
 
 
 @triton.jit
-def quantized(v, e):
+def quantized(v, e, S: tl.constexpr):
     """rhe(v * 2**-e) as int32 for fp32 v (rows, k) and int32 e (rows,); 0 where v is not finite."""
-    finite = magnitude(v) < 0x7F800000
-    return tl.where(finite, round_half_even(ldexp(tl.where(finite, v, 0.0), -e[:, None])), 0)
+    return round_half_even(ldexp(tl.where(magnitude(v) < 0x7F800000, v, 0.0), -e[:, None]), S)
 
 
 @triton.jit
 def low_digit(q):
-    """The balanced base-256 digit of lowest weight, and what is left above it."""
-    d = (q << 24) >> 24
-    return d, (q - d) >> 8
+    """The balanced base-256 digit of lowest weight as int8, and what is left above it."""
+    return q.to(tl.int8), (q + 128) >> 8
 
 
 @triton.jit
@@ -71,14 +71,20 @@ def tile_of(t, M, N, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
 
 
 @triton.jit
+def positive_zeros(r, FORMAT: tl.constexpr):
+    """r with +0 where rounding to the output type gives a zero: up to half of its smallest subnormal."""
+    smallest: tl.constexpr = 2.0**-134 if FORMAT == tl.bfloat16 else 2.0**-25 if FORMAT == tl.float16 else 0.0
+    return tl.where(tl.abs(r) <= smallest, 0.0, r)
+
+
+@triton.jit
 def store_result(r, bias, c, batch, rows, cols, M, N, stride_b, stride_m, stride_n, BIAS: tl.constexpr):
     """Adds the bias, rounds once to the output type, stores every zero as +0. BIAS: 0 none, 1 by column, 2 by row."""
     if BIAS == 1:
         r = r + tl.load(bias + cols, mask=cols < N, other=0.0).to(r.dtype)[None, :]
     if BIAS == 2:
         r = r + tl.load(bias + rows, mask=rows < M, other=0.0).to(r.dtype)[:, None]
-    y = r.to(c.dtype.element_ty)
-    y = tl.where(y == 0, 0.0, y).to(c.dtype.element_ty)
+    y = positive_zeros(r, c.dtype.element_ty).to(c.dtype.element_ty)
     at = (
         c
         + batch.to(tl.int64) * stride_b

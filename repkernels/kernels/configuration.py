@@ -10,7 +10,7 @@ import triton
 
 
 class Configuration(NamedTuple):
-    """A tile (BM, BN, BK), how a program is compiled, and the tile rows that share L2.
+    """A tile (BM, BN, BK), how a program is compiled, the tile rows that share L2, and persistent programs a processor.
 
     swap: the second operand's columns are the tile's rows, so that few rows of the first fill a narrow tile.
     """
@@ -22,6 +22,7 @@ class Configuration(NamedTuple):
     num_stages: int
     swap: bool = False
     GROUP: int = 8
+    programs: int = 1
 
     def tiles(self, M: int, N: int) -> int:
         """Tiles that cover an (M, N) result, before any swap."""
@@ -56,24 +57,24 @@ def shared_memory(device: torch.device) -> int:
     return getattr(properties, "shared_memory_per_block_optin", 65536)
 
 
-def pick(
-    wide: Sequence[Configuration], narrow: Mapping[int, Configuration], out: torch.Tensor, bytes_per_element: int
-) -> Configuration:
-    """The narrow configuration that just holds M; or else the first wide one whose tiles occupy the device, or the last.
+def fitted(c: Configuration, bytes_per_element: int, device: torch.device) -> Configuration:
+    """c with as many stages as shared memory holds: a stage is (BM + BN) * BK elements."""
+    most = shared_memory(device) // ((c.BM + c.BN) * c.BK * bytes_per_element)
+    return c._replace(num_stages=min(c.num_stages, max(most, 1)))
 
-    Only what fits into shared memory, with fewer stages where need be: a stage holds (BM + BN) * BK elements.
-    """
+
+def pick(wide: Sequence[Configuration], out: torch.Tensor, bytes_per_element: int) -> Configuration:
+    """The first configuration that fits two stages and whose tiles of out (batch, M, N) occupy the device; or the last."""
     if chosen := _forced.get():
-        return chosen
+        return fitted(chosen, bytes_per_element, out.device)
     batch, M, N = out.shape
-    limit = shared_memory(out.device)
+    fitting = [c for c in (fitted(c, bytes_per_element, out.device) for c in wide) if c.num_stages > 1 or c.BM < 128]
+    return next((c for c in fitting if batch * c.tiles(M, N) >= processors(out.device)), fitting[-1])
 
-    def fitted(c: Configuration) -> Configuration:
-        return c._replace(num_stages=min(c.num_stages, limit // ((c.BM + c.BN) * c.BK * bytes_per_element)))
 
-    for height, configuration in narrow.items():
-        if height >= M and fitted(configuration).num_stages > 1:
-            return fitted(configuration)
-    fitting = [c for c in map(fitted, wide) if c.num_stages > 1] or [fitted(wide[-1])]
-    occupied = (c for c in fitting if batch * c.tiles(M, N) >= processors(out.device))
-    return next(occupied, fitting[-1])
+def pick_narrow(narrow: Mapping[int, Configuration], M: int) -> Configuration | None:
+    """The configuration whose narrow tile just holds M rows, if there is one."""
+    chosen = _forced.get()
+    if chosen:
+        return chosen if chosen.swap and chosen.BN >= M else None
+    return next((c for height, c in narrow.items() if M <= height), None)

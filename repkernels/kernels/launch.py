@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 def launch(
@@ -26,7 +25,7 @@ def launch(
 
 def _on(args: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     for arg in args:
-        tensor = arg.base if isinstance(arg, TensorDescriptor) else arg
+        tensor = getattr(arg, "base", arg)  # a descriptor's tensor
         if isinstance(tensor, Tensor):
             return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
     return contextlib.nullcontext()

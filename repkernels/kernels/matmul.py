@@ -17,7 +17,8 @@ def configurations(contract: str) -> list[Configuration]:
         return list(matmul_ordered.CONFIGURATIONS)
     if contract == "native":
         return [*matmul_native.CONFIGURATIONS, *matmul_native.NARROW.values()]
-    return [*matmul_fixed.CONFIGURATIONS[int(contract[5:]) // 8], *matmul_fixed.NARROW.values()]
+    S = int(contract[5:]) // 8
+    return [*matmul_fixed.CONFIGURATIONS[S], *matmul_fixed.NARROW[S].values()]
 
 
 def matmul(a: Tensor, b: Tensor, bias: Tensor | None, contract: str, b_digits: Digits | None = None) -> Tensor:

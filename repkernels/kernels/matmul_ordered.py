@@ -84,7 +84,7 @@ def outer_kernel(
 
 
 CONFIGURATIONS = (
-    Configuration(64, 128, 32, 4, 3),
+    Configuration(64, 64, 32, 4, 3),
     Configuration(32, 32, 32, 4, 3),
 )
 
@@ -93,7 +93,7 @@ def ordered(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """a (Ba, M, K) @ b (Bb, K, N) into out (B, M, N), K > 0, nothing empty; fp32, bf16, fp16, or fp64 in binary64."""
     batch, M, N = out.shape
     K = a.shape[2]
-    c = pick(CONFIGURATIONS, {}, out, a.element_size())
+    c = pick(CONFIGURATIONS, out, a.element_size())
     common = {"CHUNK": CHUNK, "BM": c.BM, "BN": c.BN, "GROUP": c.GROUP, "BIAS": int(bias is not None)}
     written_out = out.dtype == torch.float64 or torch.version.hip is not None
     if b.stride(2) != 1 and not written_out:

@@ -19,18 +19,16 @@ from repkernels.kernels.arith import (
 )
 from repkernels.kernels.launch import launch
 
-LONGEST_ROW = 16384
-
 
 @triton.jit
 def store_digits(v, e, planes, plane_stride, rows, ks, R, Kpad, S: tl.constexpr):
     """Splits fp32 v (rows, ks) with exponents e (rows) into S planes of int8; what is not finite becomes 0."""
-    q = quantized(v, e)
+    q = quantized(v, e, S)
     at = planes + rows.to(tl.int64)[:, None] * Kpad + ks[None, :]
     mask = (rows < R)[:, None] & (ks < Kpad)[None, :]
     for i in tl.static_range(S - 1):
         d, q = low_digit(q)
-        tl.store(at + (S - 1 - i) * plane_stride, d.to(tl.int8), mask=mask)
+        tl.store(at + (S - 1 - i) * plane_stride, d, mask=mask)
     tl.store(at, q.to(tl.int8), mask=mask)
 
 
@@ -56,7 +54,7 @@ def rows_kernel(
 def extent_kernel(
     v, extent, R, K, per_batch, stride_b, stride_r, stride_k, BR: tl.constexpr, BK: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Largest finite magnitude of each vector, as bits, into extent[r]; whether one is not finite into extent[R + r]."""
+    """The largest finite magnitude of each vector, as bits, into extent[r]; whether one is not finite into extent[R + r]."""
     parts = tl.cdiv(K, BK * STEPS)
     rows = (tl.program_id(0) // parts) * BR + tl.arange(0, BR)
     part = tl.program_id(0) % parts
@@ -99,44 +97,56 @@ def digits_kernel(
     store_digits(x, e, planes, plane_stride, rows, ks, R, Kpad, S)
 
 
-def quantize(v: Tensor, digits: int, scale: Tensor | None = None, planes: bool = True) -> Digits:
-    """Digits of the vectors of v (B, R, K) along its last axis, any strides; fp32, bf16 or fp16.
-
-    With `scale` (B, R), as an earlier call returned it, only the digits are made; with planes=False only the scales.
-    """
-    batch, per_batch, K = v.shape
-    R, Kpad = batch * per_batch, padded(K)
-    out = v.new_empty((digits, batch, per_batch, Kpad) if planes else (0,), dtype=torch.int8)
-    known = scale is not None
-    if scale is None:
-        scale = v.new_zeros((batch, per_batch), dtype=torch.int32)
-    if K == 0:
-        return Digits(out, scale)
-    stride_b, stride_r, stride_k = v.stride()
-    common = {"S": digits, "LAST": LAST_SIGNIFICAND[digits]}
-    if stride_k == 1 and K <= LONGEST_ROW and planes and not known:
-        BK = max(triton.next_power_of_2(Kpad), 64)
-        BR = max(1, 4096 // BK)
-        launch(rows_kernel, (triton.cdiv(R, BR),), v, out, scale, R, K, Kpad, per_batch, stride_b, stride_r, R * Kpad,
-               BR=BR, BK=BK, num_warps=8 if BK > 4096 else 4, **common)  # fmt: skip
-        return Digits(out, scale)
-    BR, BK = (64, 64) if stride_k != 1 else (8, 512)
-    extent = v.new_zeros((2 * R,), dtype=torch.int32)
-    if not known:
-        steps = 8 if K > 8 * BK else 1
-        launch(extent_kernel, (triton.cdiv(R, BR) * triton.cdiv(K, BK * steps),), v, extent, R, K, per_batch, stride_b,
-               stride_r, stride_k, BR=BR, BK=BK, STEPS=steps)  # fmt: skip
-    if planes:
-        launch(digits_kernel, (triton.cdiv(R, BR) * triton.cdiv(Kpad, BK),), v, extent, out, scale, R, K, Kpad, per_batch,
-               stride_b, stride_r, stride_k, R * Kpad, BR=BR, BK=BK, SCALED=known, **common)  # fmt: skip
-    elif not known:
-        launch(scale_kernel, (triton.cdiv(R, 1024),), extent, scale, R, BLOCK=1024, **common)
-    return Digits(out, scale)
-
-
 @triton.jit
 def scale_kernel(extent, scale, R, S: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr):
     """Scales alone, from the extents."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     e = scale_exponent(tl.load(extent + rows, mask=rows < R, other=0), S, LAST)
     tl.store(scale + rows, 2 * e + tl.load(extent + R + rows, mask=rows < R, other=0), mask=rows < R)
+
+
+LONGEST_ROW = 16384  # elements of K that one program holds in registers
+ROW_TILE = 4096  # elements of a program over short rows
+ACROSS_TILE = (64, 64)  # vectors and elements of K of a program where vectors lie across memory
+ALONG_TILE = (8, 512)  # where they lie along it
+
+
+def quantize(
+    v: Tensor, digits: int, scale: Tensor | None = None, planes: bool = True, rows: int | None = None
+) -> Digits:
+    """Digits of the vectors of v (B, R, K) along its last axis, any strides; fp32, bf16 or fp16.
+
+    With `scale` (B, R), as an earlier call returned it, only the digits are made; with planes=False only the scales.
+    rows: room for that many rows in each plane of a single batch, those past R left unset.
+    """
+    batch, per_batch, K = v.shape
+    R, Kpad = batch * per_batch, padded(K)
+    out = v.new_empty((digits, batch, rows or per_batch, Kpad) if planes else (0,), dtype=torch.int8)
+    if K == 0:
+        return Digits(out, v.new_zeros((batch, per_batch), dtype=torch.int32) if scale is None else scale)
+    known = scale is not None
+    if scale is None:
+        scale = v.new_empty((batch, per_batch), dtype=torch.int32)
+    stride_b, stride_r, stride_k = v.stride()
+    plane_stride = (rows or R) * Kpad
+    common = {"S": digits, "LAST": LAST_SIGNIFICAND[digits]}
+    if stride_k == 1 and K <= LONGEST_ROW and planes and not known:
+        BK = max(triton.next_power_of_2(Kpad), 64)
+        BR = max(1, ROW_TILE // BK)
+        num_warps = 4 if BK < 4096 else 16 if R <= 64 or BK > 8192 else 8
+        launch(rows_kernel, (triton.cdiv(R, BR),), v, out, scale, R, K, Kpad, per_batch, stride_b, stride_r,
+               plane_stride, BR=BR, BK=BK, num_warps=num_warps, **common)  # fmt: skip
+        return Digits(out, scale)
+    BR, BK = ALONG_TILE if stride_k == 1 else ACROSS_TILE
+    extent = scale
+    if not known:
+        extent = v.new_zeros((2 * R,), dtype=torch.int32)
+        steps = 8 if K > 8 * BK else 1
+        launch(extent_kernel, (triton.cdiv(R, BR) * triton.cdiv(K, BK * steps),), v, extent, R, K, per_batch, stride_b,
+               stride_r, stride_k, BR=BR, BK=BK, STEPS=steps)  # fmt: skip
+    if planes:
+        launch(digits_kernel, (triton.cdiv(R, BR) * triton.cdiv(Kpad, BK),), v, extent, out, scale, R, K, Kpad,
+               per_batch, stride_b, stride_r, stride_k, plane_stride, BR=BR, BK=BK, SCALED=known, **common)  # fmt: skip
+    elif not known:
+        launch(scale_kernel, (triton.cdiv(R, 1024),), extent, scale, R, BLOCK=1024, **common)
+    return Digits(out, scale)

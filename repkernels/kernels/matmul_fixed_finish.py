@@ -1,0 +1,76 @@
+"""From exact integer sums to stored results: one rounding, exponents, bias (SPEC.md, "fixed")."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from repkernels.kernels.arith import ldexp, store_result, tile_of
+from repkernels.kernels.launch import launch
+
+# P' fits int64 up to this K, by number of digits; an int32 sum of t products per k fits up to K = 131071 / t.
+LONGEST_INT64 = (0, 2**48, 2**33, 2**25, 2**17)
+LONGEST_INT32 = 131071
+
+
+@triton.jit
+def finish(
+    r, scale_a, scale_b, bias, c, batch, batch_a, batch_b, rows, cols, M, N, stride_cb, stride_cm, stride_cn,
+    S: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """From RN32(P') to the stored result: exponents, bias, output type."""
+    e_a = tl.load(scale_a + batch_a * M + rows, mask=rows < M, other=0) >> 1
+    e_b = tl.load(scale_b + batch_b * N + cols, mask=cols < N, other=0) >> 1
+    shift: tl.constexpr = 8 * (S - 2) if S > 2 else 0
+    r = ldexp(r, e_a[:, None] + e_b[None, :] + shift)
+    store_result(r, bias, c, batch, rows, cols, M, N, stride_cb, stride_cm, stride_cn, BIAS)
+
+
+@triton.jit
+def rounded(low, high):
+    """RN32 of low + 2**32 * high: one rounding, the bits below what fits kept as a sticky bit."""
+    high += low >> 32
+    low = low & 0xFFFFFFFF
+    small = (high >= -(1 << 30)) & (high < (1 << 30))
+    near = ((tl.where(small, high, 0) << 32) + low).to(tl.float32)
+    far = ((high << 1) | (low != 0).to(tl.int64)).to(tl.float32) * 2147483648.0
+    return tl.where(small, near, far)
+
+
+@triton.jit
+def finish_kernel(
+    part, scale_a, scale_b, bias, c, M, N, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
+    S: tl.constexpr, SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """The result from the sums of the splits. WIDE: their total may pass int64, so it is kept in two words."""
+    tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
+    batch = tl.program_id(0) // tiles
+    pm, pn = tile_of(tl.program_id(0) % tiles, M, N, BM, BN, 1)
+    rows = pm * BM + tl.arange(0, BM)
+    cols = pn * BN + tl.arange(0, BN)
+    mask = (rows < M)[:, None] & (cols < N)[None, :]
+    low = tl.zeros((BM, BN), tl.int64)
+    high = tl.zeros((BM, BN), tl.int64)
+    for split in range(SPLITS):
+        at = part + ((split * BATCH + batch).to(tl.int64) * M + rows.to(tl.int64)[:, None]) * N + cols[None, :]
+        total = tl.load(at, mask=mask, other=0)
+        if WIDE:
+            low += total & 0xFFFFFFFF
+            high += total >> 32
+        else:
+            low += total
+    r = rounded(low, high) if WIDE else low.to(tl.float32)
+    finish(r, scale_a, scale_b, bias, c, batch, batch % BATCH_A, batch % BATCH_B, rows, cols, M, N, stride_cb, stride_cm,
+           stride_cn, S, BIAS)  # fmt: skip
+
+
+def finish_splits(
+    part: Tensor, sides: Sequence[Tensor], sizes: Sequence[int], Kpad: int, constexprs: Mapping[str, Any]
+) -> None:
+    """Stores the result from part (SPLITS, batch, M, N) int64. sides, sizes: as the kernel takes them."""
+    _, batch, M, N = part.shape
+    S = constexprs["S"]
+    launch(finish_kernel, (batch * triton.cdiv(M, 32) * triton.cdiv(N, 64),), part, *sides, M, N, *sizes, BM=32, BN=64,
+           WIDE=Kpad > LONGEST_INT64[S], **constexprs)  # fmt: skip
