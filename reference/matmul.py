@@ -82,11 +82,11 @@ def ordered(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Chunks of 4096 along K, each an fp32 FMA chain from +0, k ascending; the chunks' results added ascending."""
     (m, k), n = a.shape, b.shape[1]
     whole = k // CHUNK
-    chunks = []
+    chunks: list[np.ndarray] = []
     if whole:
         # Chunks do not depend on each other, so the whole ones are computed side by side.
         left = a[:, : whole * CHUNK].reshape(m, whole, CHUNK).swapaxes(0, 1)
-        chunks += _chain(left, b[: whole * CHUNK].reshape(whole, CHUNK, n))
+        chunks.extend(_chain(left, b[: whole * CHUNK].reshape(whole, CHUNK, n)))
     if k > whole * CHUNK:
         chunks.append(_chain(a[:, whole * CHUNK :], b[whole * CHUNK :]))
     if not chunks:
