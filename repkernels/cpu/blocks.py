@@ -14,7 +14,7 @@ ALONE = 1 << 17
 
 
 class Flat(NamedTuple):
-    """A tensor as one contiguous 1-D array and its strides in elements, so that kernels are compiled once for all layouts."""
+    """A tensor as one contiguous 1-D array and strides in elements: kernels are compiled once for all layouts."""
 
     array: np.ndarray
     strides: tuple[int, ...]

@@ -15,12 +15,12 @@ from torch import Tensor
 from repkernels.cpu.blocks import blocks, flat
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
-from repkernels.cpu.functions import widened
 from repkernels.cpu.matmul_ordered import ordered
-from repkernels.cpu.pack import put_result
+from repkernels.cpu.multiply import INTEGER_GROUPS, ROWS, multiply_integers
+from repkernels.cpu.pack import pack_digits
 from repkernels.cpu.quantize import power, quantize
+from repkernels.cpu.store import store
 from repkernels.cpu.threads import buffer, share
-from repkernels.cpu.vectors import GROUPS, ROWS, multiply_integers, pack_digits
 from repkernels.digits import Digits
 
 # k of one int32 sum, and of one packed piece.
@@ -68,7 +68,7 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, digits: int, b
     columns = b.transpose(1, 2)
     n, k = columns.shape[1:]
     kept = b_digits is not None and b_digits.planes.dim() == 4
-    step = n if kept else max(GROUPS * LANES, STRETCH // max(1, k * len(b)))
+    step = n if kept else max(INTEGER_GROUPS * LANES, STRETCH // max(1, k * len(b)))
     flags = []
     for start in range(0, n, step):
         part = slice(start, start + step)
@@ -94,7 +94,7 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
     a_scales, b_scales = left.scale.view(-1).numpy(), right.scale.view(-1).numpy()
     result = flat(out)
     offset = result.array[:0] if bias is None else flat(bias.contiguous()).array
-    panel = GROUPS * LANES
+    panel = INTEGER_GROUPS * LANES
     work = blocks(batch, m, n, k * len(plan.products), MOST, (LANES, panel))
 
     def task(index: int) -> None:
@@ -103,7 +103,9 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
         a_row = (block.batch * m if left.planes.shape[1] > 1 else 0) + block.row
         b_row = (block.batch * n if right.planes.shape[1] > 1 else 0) + block.column
         size, extra = rows * columns, rows * columns if k > narrow else 0
-        _block(
+        sums = buffer("sums", size, np.int64)[:size]
+        high, low = buffer("high", extra, np.int64)[:extra], buffer("low", extra, np.uint64)[:extra]
+        _sum(
             a,
             a_row * length,
             left.planes.stride(0),
@@ -115,6 +117,19 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
             plan.right,
             plan.products,
             narrow,
+            block.rows,
+            block.columns,
+            buffer("rows", len(plan.left) * SLAB * STEP, np.int16),
+            buffer("columns", len(plan.right) * columns * STEP, np.int16),
+            sums,
+            high,
+            low,
+        )
+        _store(
+            sums,
+            high,
+            low,
+            columns,
             a_scales,
             a_row,
             b_scales,
@@ -127,11 +142,7 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
             width,
             block.rows,
             block.columns,
-            buffer("rows", len(plan.left) * SLAB * STEP, np.int16),
-            buffer("columns", len(plan.right) * columns * STEP, np.int16),
-            buffer("sums", size, np.int64)[:size],
-            buffer("high", extra, np.int64)[:extra],
-            buffer("low", extra, np.uint64)[:extra],
+            buffer("line", block.columns, np.float32),
         )
 
     share(task, len(work))
@@ -185,13 +196,11 @@ def _pack(x, at, plane, stride, count, depth, number, out, out_at):
 
 
 @kernel
-def _block(
-    a, a_at, a_plane, b, b_at, b_plane, length, left, right, products, narrow, a_scales, a_row, b_scales, b_row,
-    exponent, bias, bias_at, out, out_at, out_width, m, n, rows, columns, sums, high, low,
+def _sum(
+    a, a_at, a_plane, b, b_at, b_plane, length, left, right, products, narrow, m, n, rows, columns, sums, high, low
 ):  # fmt: skip
-    """One block of the result; the last five arrays are this thread's own memory."""
-    state = keep_subnormals()
-    panel = GROUPS * LANES
+    """The integers of one block of the result; `rows` and `columns` are this thread's own memory."""
+    panel, group = INTEGER_GROUPS * LANES, LANES * STEP
     width = (n + panel - 1) // panel * panel
     slot_a, slot_b = SLAB * STEP, width * STEP
     sums[:] = 0
@@ -201,33 +210,50 @@ def _block(
         if start > 0 and start % narrow == 0:
             _drain(sums, high, low)
         depth = min(STEP, length - start)
-        for slot in range(len(right)):
-            _pack(b, b_at + start, b_plane, length, n, depth, right[slot], columns, slot * slot_b)
         for slab in range(0, m, SLAB):
             height = min(SLAB, m - slab)
-            at = a_at + slab * length + start
             for slot in range(len(left)):
+                at = a_at + slab * length + start
                 _pack(a, at, a_plane, length, height, depth, left[slot], rows, slot * slot_a)
             for column in range(0, width, panel):
+                if slab == 0:
+                    for slot in range(len(right)):
+                        at, place = b_at + column * length + start, slot * slot_b + column * STEP
+                        _pack(b, at, b_plane, length, min(panel, n - column), depth, right[slot], columns, place)
                 for step in range(len(products)):
                     from_a = products[step, 0] * slot_a
                     from_b = products[step, 1] * slot_b + column * STEP
+                    weight = products[step, 2]
                     for row in range(0, height, ROWS):
-                        place = from_a + row // LANES * LANES * STEP + row % LANES * 2
+                        place = from_a + row // LANES * group + row % LANES * 2
                         target = (slab + row) * width + column
                         multiply_integers(
-                            rows, place, columns, from_b, LANES * STEP, depth // 2, sums, target, width,
-                            products[step, 2],
+                            rows, place, columns, from_b, group, depth // 2, sums, target, width, weight
                         )  # fmt: skip
-    wide = len(high) > 0
-    if wide:
+    if len(high) > 0:
         _drain(sums, high, low)
+
+
+@kernel
+def _store(
+    sums, high, low, width, a_scales, a_row, b_scales, b_row, exponent, bias, bias_at,
+    out, out_at, out_width, m, n, line,
+):  # fmt: skip
+    """Rounds the integers of one block, scales them, and stores the results."""
+    state = keep_subnormals()
+    line, offset = line[:n], bias[bias_at : bias_at + n]
+    scales = b_scales[b_row : b_row + n]
     for i in range(m):
+        if len(high) > 0:
+            for j in range(n):
+                line[j] = _rounded(high[i * width + j], low[i * width + j])
+        else:
+            row = sums[i * width : i * width + n]
+            for j in range(n):
+                line[j] = np.float32(row[j])
+        common = (a_scales[a_row + i] >> 1) + exponent
         for j in range(n):
-            place = i * width + j
-            r = _rounded(high[place], low[place]) if wide else np.float32(sums[place])
-            r = _scaled(r, (a_scales[a_row + i] >> 1) + (b_scales[b_row + j] >> 1) + exponent)
-            if len(bias) > 0:
-                r += widened(bias[bias_at + j])
-            put_result(out, out_at + i * out_width + j, r)
+            line[j] = _scaled(line[j], common + (scales[j] >> 1))
+        start = out_at + i * out_width
+        store(line, offset, out[start : start + n])
     restore(state)

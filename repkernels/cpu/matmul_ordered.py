@@ -12,10 +12,11 @@ from torch import Tensor
 from repkernels.cpu.blocks import Block, blocks, flat
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
-from repkernels.cpu.functions import widened
-from repkernels.cpu.pack import pack, put_result, to_signs
+from repkernels.cpu.multiply import GROUPS, ROWS, multiply_chain
+from repkernels.cpu.pack import pack, to_signs
+from repkernels.cpu.store import store, store_special
 from repkernels.cpu.threads import buffer, share
-from repkernels.cpu.vectors import BYTES, GROUPS, ROWS, lanes, multiply_chain
+from repkernels.cpu.vectors import BYTES
 
 CHUNK = 4096
 # Units of k packed at a time, a divisor of CHUNK: the packed columns of one inner loop stay in the first-level cache.
@@ -40,7 +41,7 @@ def ordered(
     compute = np.float64 if size == 8 else np.float32
     left, right, result = flat(a), flat(b), flat(out)
     offset = result.array[:0] if bias is None else flat(bias.contiguous()).array
-    unit = (lanes(size), GROUPS * lanes(size))
+    unit = (BYTES // size, GROUPS * BYTES // size)
     work = blocks(batch, m, n, k, MOST, unit)
 
     def task(index: int) -> None:
@@ -97,41 +98,44 @@ def _block(
     """One block of the result; `rows`, `columns`, `chains` and `totals` are this thread's own memory."""
     state = keep_subnormals()
     lane = BYTES // chains.itemsize
-    panel = GROUPS * lane
-    padded, width = (m + lane - 1) // lane * lane, (n + panel - 1) // panel * panel
+    panel, group = GROUPS * lane, lane * STEP
+    width = (n + panel - 1) // panel * panel
     chains[:] = 0
     totals[:] = 0
     for start in range(0, k, STEP):
         if start > 0 and start % CHUNK == 0:
             _add_chunk(totals, chains)
         depth = min(STEP, k - start)
-        for group in range(0, n, lane):
-            at = b_at + group * b_row + start * b_step
-            pack(b, at, b_row, b_step, min(lane, n - group), depth, columns, group * STEP)
-        if signs:
-            to_signs(columns[: width * STEP])
+        # Rows of B are read whole; columns of B when they are first needed, which is soon enough for any layout.
+        at_once = b_row == 1
+        if at_once:
+            pack(b, b_at + start * b_step, b_row, b_step, n, depth, columns, group)
+            if signs:
+                to_signs(columns)
         for slab in range(0, m, SLAB):
             height = min(SLAB, m - slab)
-            for group in range(0, height, lane):
-                at = a_at + (slab + group) * a_row + start * a_step
-                pack(a, at, a_row, a_step, min(lane, height - group), depth, rows, group * STEP)
+            pack(a, a_at + slab * a_row + start * a_step, a_row, a_step, height, depth, rows, group)
             if signs:
                 to_signs(rows)
             for column in range(0, width, panel):
+                panel_at = column * STEP
+                if slab == 0 and not at_once:
+                    mine = columns[panel_at : panel_at + panel * STEP]
+                    at = b_at + column * b_row + start * b_step
+                    pack(b, at, b_row, b_step, min(panel, n - column), depth, mine, group)
+                    if signs:
+                        to_signs(mine)
                 for row in range(0, height, ROWS):
-                    place = row // lane * lane * STEP + row % lane
+                    place = row // lane * group + row % lane
                     target = (slab + row) * width + column
-                    multiply_chain(rows, place, columns, column * STEP, lane * STEP, depth, chains, target, width)
-    result = chains
+                    multiply_chain(rows, place, columns, panel_at, group, depth, chains, target, width)
     if k > CHUNK:
         _add_chunk(totals, chains)
-        result = totals
+    result = totals if k > CHUNK else chains
     for i in range(m):
-        for j in range(n):
-            r = result[i * width + j]
-            if signs and np.isfinite(r):
-                continue
-            if len(bias) > 0:
-                r += widened(bias[bias_at + j])
-            put_result(out, out_at + i * out_width + j, r)
+        line, start = result[i * width : i * width + n], out_at + i * out_width
+        if signs:
+            store_special(line, bias[bias_at : bias_at + n], out[start : start + n])
+        else:
+            store(line, bias[bias_at : bias_at + n], out[start : start + n])
     restore(state)

@@ -1,7 +1,5 @@
-"""Fixed-point digits of vectors along K: one exponent per vector, balanced base-256 digits (SPEC.md, "Fixed-point digits").
-
-The exponent comes from the bits of the largest finite element alone. A digit string costs one addition: the bytes of
-q + 128 * (256^S - 1) / 255 are the balanced digits plus 128.
+"""Fixed-point digits of vectors along K: one exponent per vector, from the bits of its largest finite element alone,
+and the balanced base-256 digits of its elements (SPEC.md, "Fixed-point digits").
 """
 
 import math
@@ -13,21 +11,21 @@ from torch import Tensor
 
 from repkernels.cpu.blocks import ALONE, flat
 from repkernels.cpu.compile import kernel
+from repkernels.cpu.digit_vectors import WIDTH, largest, split
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.cpu.functions import bitcast, widened
+from repkernels.cpu.pack import pack_transposed
 from repkernels.cpu.threads import buffer, share
-from repkernels.cpu.vectors import BYTES, pack_transposed, round_even
+from repkernels.cpu.vectors import BYTES
 from repkernels.digits import Digits, padded
 
 # F * 2^x with 2^23 <= F < 2^24 is at most L * 2^(x - 8S + 25) iff F is at most this (S = 1..4).
 THRESHOLDS = (16646144, 16711168, 16711422, 16711422)
 
-# Elements of one tile: a stretch of one vector, or a square where vectors lie side by side in memory.
+# Elements of one tile of an operand whose vectors are not contiguous: a square of vectors that lie side by side, or a
+# stretch of one.
 TILE = 4096
 EDGE = 64
-
-_INFINITY = np.int32(0x7F800000)
-_MAGNITUDE = np.int32(0x7FFFFFFF)
 
 
 def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
@@ -61,7 +59,6 @@ def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
             planes.stride(0),
             width,
             buffer("tile", TILE, np.float32),
-            buffer("row", TILE, np.int32),
         )
 
     if alone:
@@ -74,36 +71,18 @@ def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
 
 @njit
 def _load(x, at, row, step, count, depth, tile, width):
-    """tile[r * width + k] = element (r, k), widened."""
+    """tile[r * width + k] = element (r, k), widened; zeros follow up to a multiple of WIDTH."""
     lanes = BYTES // tile.itemsize
-    if row == 1 and step != 1:
-        whole = count // lanes * lanes
+    done = 0
+    if row == 1:
+        done = count // lanes * lanes
         for k in range(0, depth, lanes):
-            last = min(lanes, depth - k) - 1
-            pack_transposed(x, at + k * step, step, last, count // lanes, tile, k, width)
-        for r in range(whole, count):
-            for k in range(depth):
-                tile[r * width + k] = widened(x[at + r + k * step])
-        return
-    for r in range(count):
+            pack_transposed(x, at + k * step, step, min(lanes, depth - k) - 1, count // lanes, tile, k, width)
+    for r in range(done, count):
         for k in range(depth):
             tile[r * width + k] = widened(x[at + r * row + k * step])
-
-
-@njit
-def _exponent(largest, digits, threshold):
-    """e of a vector whose largest finite magnitude has the bits `largest`; 0 for a zero."""
-    if largest == 0:
-        return 0
-    fraction, place = largest & 0x7FFFFF, largest >> 23
-    if place == 0:
-        place = 1
-        while fraction < 0x800000:
-            fraction <<= 1
-            place -= 1
-    else:
-        fraction |= 0x800000
-    return place - 150 + 25 - 8 * digits + (fraction > threshold)
+    for r in range(count):
+        tile[r * width + depth : r * width + (depth + WIDTH - 1) // WIDTH * WIDTH] = 0
 
 
 @njit
@@ -112,53 +91,70 @@ def power(exponent):
     return bitcast(np.int32((exponent + 127) << 23))
 
 
-@kernel
-def _quantize(
-    x, at, row, step, count, k, digits, threshold, known, scales, scales_at, planes, plane, width, tile, words
-):  # fmt: skip
-    """`count` vectors; their scales and digits are numbers `scales_at`, ... of `scales` and of every plane."""
-    state = keep_subnormals()
-    side = row == 1 and step != 1
+@njit
+def _scale(finite, any_element, digits, threshold):
+    """2 * e + flag of a vector with these largest magnitudes, as bits: of its finite elements, and of all."""
+    flag = 1 if any_element >= 0x7F800000 else 0
+    if finite == 0:
+        return flag
+    fraction, place = finite & 0x7FFFFF, finite >> 23
+    if place == 0:
+        place = 1
+        while fraction < 0x800000:
+            fraction <<= 1
+            place -= 1
+    else:
+        fraction |= 0x800000
+    return 2 * (place - 150 + 25 - 8 * digits + (1 if fraction > threshold else 0)) + flag
+
+
+@njit
+def _write(x, at, blocks, scale, digits, out, out_at, plane):
+    exponent = -(scale >> 1)
+    near = min(max(exponent, -126), 127)
     half = np.int32(0)
     for _ in range(digits):
         half = np.int32((half << 8) | 128)
-    height, length = (EDGE, EDGE) if side else (1, TILE)
-    for first in range(0, count, height):
-        here = min(height, count - first)
-        if not known:
-            largest, flags = np.zeros(EDGE, np.int32), np.zeros(EDGE, np.int32)
+    split(x, at, blocks, power(near), power(exponent - near), half, digits, out, out_at, plane)
+
+
+@kernel
+def _quantize(
+    x, at, row, step, count, k, digits, threshold, known, scales, scales_at, planes, plane, width, tile
+):  # fmt: skip
+    """`count` vectors; their scales and digits are numbers `scales_at`, ... of `scales` and of every plane."""
+    state = keep_subnormals()
+    if step == 1:
+        whole = k // WIDTH * WIDTH
+        for r in range(count):
+            start, place = at + r * row, (scales_at + r) * width
+            _load(x, start + whole, 0, 1, 1, k - whole, tile, WIDTH)
+            if not known:
+                most, rest = largest(x, start, whole // WIDTH), largest(tile, 0, 1 if k > whole else 0)
+                scales[scales_at + r] = _scale(max(most[0], rest[0]), max(most[1], rest[1]), digits, threshold)
+            _write(x, start, whole // WIDTH, scales[scales_at + r], digits, planes, place, plane)
+            if k > whole:
+                _write(tile, 0, 1, scales[scales_at + r], digits, planes, place + whole, plane)
+    else:
+        height, length = (EDGE, EDGE) if row == 1 else (1, TILE)
+        finite, every = np.empty(EDGE, np.int32), np.empty(EDGE, np.int32)
+        for first in range(0, count, height):
+            here = min(height, count - first)
+            finite[:] = 0
+            every[:] = 0
+            for start in range(0, 0 if known else k, length):
+                depth = min(length, k - start)
+                _load(x, at + first * row + start * step, row, step, here, depth, tile, length)
+                for r in range(here):
+                    most = largest(tile, r * length, (depth + WIDTH - 1) // WIDTH)
+                    finite[r], every[r] = max(finite[r], most[0]), max(every[r], most[1])
+            for r in range(0 if known else here):
+                scales[scales_at + first + r] = _scale(finite[r], every[r], digits, threshold)
             for start in range(0, k, length):
                 depth = min(length, k - start)
                 _load(x, at + first * row + start * step, row, step, here, depth, tile, length)
                 for r in range(here):
-                    most, odd = largest[r], flags[r]
-                    for i in range(depth):
-                        bits = bitcast(tile[r * length + i]) & _MAGNITUDE
-                        special = bits >= _INFINITY
-                        most = max(most, np.int32(0) if special else bits)
-                        odd |= np.int32(special)
-                    largest[r], flags[r] = most, odd
-            for r in range(here):
-                scales[scales_at + first + r] = 2 * _exponent(largest[r], digits, threshold) + flags[r]
-        for start in range(0, k, length):
-            depth = min(length, k - start)
-            _load(x, at + first * row + start * step, row, step, here, depth, tile, length)
-            for r in range(here):
-                exponent = -(scales[scales_at + first + r] >> 1)
-                near = min(max(exponent, -126), 127)
-                one, two = power(near), power(exponent - near)
-                for i in range(depth):
-                    v = tile[r * length + i]
-                    v = np.float32(0) if (bitcast(v) & _MAGNITUDE) >= _INFINITY else v
-                    words[i] = np.int32(round_even((v * one) * two)) + half
-                place = (scales_at + first + r) * width + start
-                for digit in range(digits):
-                    shift = np.int32(8 * (digits - 1 - digit))
-                    to = planes[digit * plane + place : digit * plane + place + depth]
-                    for i in range(depth):
-                        to[i] = np.int8((words[i] >> shift) ^ 128)
-        for r in range(here):
-            for digit in range(digits):
-                place = digit * plane + (scales_at + first + r) * width
-                planes[place + k : place + width] = 0
+                    vector = scales_at + first + r
+                    blocks = (depth + WIDTH - 1) // WIDTH
+                    _write(tile, r * length, blocks, scales[vector], digits, planes, vector * width + start, plane)
     restore(state)

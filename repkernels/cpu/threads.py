@@ -48,9 +48,10 @@ def share(task: Callable[[int], None], count: int) -> None:
 
 def buffer(name: str, size: int, dtype: Any) -> np.ndarray:
     """An array of at least `size` elements that belongs to the present thread; its contents are whatever was left."""
-    kept = _own.__dict__.get(name)
-    if kept is None or kept.dtype != dtype or len(kept) < size:
-        kept = _own.__dict__[name] = np.empty(size, dtype)
+    key = f"{name} {np.dtype(dtype)}"
+    kept = _own.__dict__.get(key)
+    if kept is None or len(kept) < size:
+        kept = _own.__dict__[key] = np.empty(size, dtype)
     return kept
 
 
