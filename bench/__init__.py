@@ -1,1 +1,1 @@
-"""Benchmarks: one registry, one command line, results kept as JSON with the machine's name."""
+"""Benchmarks: one registry, one command line, results kept as JSON with the device's name."""

@@ -1,0 +1,182 @@
+"""`repkernels demo`: a model trained on real images, with the same bits on every machine (SPEC.md, "The demo")."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import Tensor
+
+import repkernels
+from repkernels import nn, optim, random
+from repkernels.contract import NAMES
+from repkernels.verify.catalogue import demo as recorded_digests
+from repkernels.verify.compare import patterns
+from repkernels.verify.report import describe
+
+SEED = 0
+TEST, BATCH, EPOCHS = 360, 64, 20
+LEARNING_RATE, MOMENTUM = 0.05, 0.9
+
+
+class Trained(NamedTuple):
+    """Digests of the initial model, the trained model and the test logits, and the test accuracy."""
+
+    digests: dict[str, str]
+    accuracy: float
+
+
+class Comparison(NamedTuple):
+    """One product computed in two ways: how many of its rows changed a bit, and by how much at most."""
+
+    what: str
+    library: str
+    differing: int
+    rows: int
+    largest: float
+
+
+def train(device: torch.device, step: Callable[[], None] = lambda: None) -> Trained:
+    """Trains an MLP 64-128-64-10 on scikit-learn's handwritten digits under the contract in force.
+
+    step: called after each epoch. Raises ModuleNotFoundError without scikit-learn (`pip install repkernels[demo]`).
+    """
+    pixels, labels = _data()
+    random.manual_seed(SEED)
+    order = random.permutation(len(pixels))
+    train_set, test_set = order[:-TEST], order[-TEST:]
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    ).to(device)  # fmt: skip
+    digests = {"initial": repkernels.digest(model)}
+    loss_of = nn.CrossEntropyLoss()
+    optimizer = optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    pixels, labels = pixels.to(device), labels.to(device)
+    for _ in range(EPOCHS):
+        shuffled = train_set[random.permutation(len(train_set))].to(device)
+        for rows in shuffled.split(BATCH):
+            optimizer.zero_grad()
+            loss_of(model(pixels[rows]), labels[rows]).backward()
+            optimizer.step()
+        step()
+    test_set = test_set.to(device)
+    with torch.no_grad():
+        logits = model(pixels[test_set])
+    digests |= {"trained": repkernels.digest(model), "logits": repkernels.digest(logits)}
+    return Trained(digests, (logits.argmax(1) == labels[test_set]).double().mean().item())
+
+
+def compare_batches(device: torch.device) -> list[Comparison]:
+    """Rows of a product computed alone and within their batch, by torch and by this library, on drawn operands."""
+    a, b = (random.uniform(shape, -1, 1, device=device) for shape in ((256, 1024), (1024, 512)))
+    found = []
+    for library, product in (("torch", torch.matmul), ("repkernels", repkernels.matmul)):
+        alone = torch.cat([product(row, b) for row in a.split(1)])
+        found.append(_comparison("alone / in a batch of 256", library, alone, product(a, b)))
+        if device.type == "cpu" and (most := torch.get_num_threads()) > 1:
+            with _threads(1):
+                single = product(a, b)
+            found.append(_comparison(f"1 thread / {most} threads", library, single, product(a, b)))
+    return sorted(found, key=lambda comparison: comparison.what, reverse=True)
+
+
+def demo_command(
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")] = "",
+    contract: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}; the defaults if left out.")] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write what was seen here.")] = None,
+) -> None:
+    """Trains a model on real images and compares its bits with those recorded from the reference."""
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if contract and contract not in NAMES:
+        raise typer.BadParameter(f"--contract: expected one of {', '.join(NAMES)}, got {contract!r}")
+    console = Console()
+    machine = describe(where)
+    console.print(f"Training on {machine['name']}, torch {machine['torch']}", highlight=False)
+    begin = time.perf_counter()
+    with repkernels.contract(contract) if contract else contextlib.nullcontext(), _progress(console) as step:
+        trained = train(where, step)
+    seconds = time.perf_counter() - begin
+    # The recorded run followed the default contracts.
+    expected = {} if contract else recorded_digests()
+    comparisons = compare_batches(where)
+    if json_file is not None:
+        record = as_json(trained, expected, comparisons) | {"contract": contract or None, "seconds": round(seconds, 2)}
+        json_file.write_text(json.dumps(machine | record, indent=1) + "\n")
+    console.print(f"{EPOCHS} epochs in {seconds:.1f} s, test accuracy {trained.accuracy:.2%}", highlight=False)
+    for line in _digest_lines(trained, expected):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(_comparisons(comparisons))
+    if not expected:
+        console.print("No digests are recorded for this contract: compare them between machines.")
+    elif trained.digests != expected:
+        console.print("This machine trained another model than the reference did", style="bold red")
+        raise typer.Exit(1)
+    else:
+        console.print("Every bit is the reference's", style="bold green")
+
+
+def as_json(trained: Trained, expected: dict[str, str], comparisons: list[Comparison]) -> dict[str, Any]:
+    """What was seen, as plain values."""
+    return {
+        "accuracy": trained.accuracy,
+        "digests": trained.digests,
+        "recorded": expected,
+        "equal": trained.digests == expected if expected else None,
+        "comparisons": [comparison._asdict() for comparison in comparisons],
+    }
+
+
+def _data() -> tuple[Tensor, Tensor]:
+    """Pixels / 16 (1797, 64) fp32, exact, and labels (1797,) int64."""
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("the demo needs scikit-learn: pip install 'repkernels[demo]'") from error
+    digits = load_digits()
+    return torch.from_numpy(digits.data / 16).float(), torch.from_numpy(digits.target).long()
+
+
+def _comparison(what: str, library: str, x: Tensor, y: Tensor) -> Comparison:
+    rows = (patterns(x) != patterns(y)).any(axis=1)
+    return Comparison(what, library, int(rows.sum()), len(rows), float((x - y).abs().max()))
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Callable[[], None]]:
+    columns = (TextColumn("epochs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=EPOCHS)
+        yield lambda: progress.advance(task)
+
+
+def _digest_lines(trained: Trained, expected: dict[str, str]) -> Iterator[str]:
+    names = {"initial": "initial model", "trained": "trained model", "logits": "test logits"}
+    for name, value in trained.digests.items():
+        verdict = "" if not expected else "as recorded" if expected[name] == value else f"recorded: {expected[name]}"
+        yield f"{names[name]:13}  {value}  {verdict}".rstrip()
+
+
+def _comparisons(comparisons: list[Comparison]) -> Table:
+    table = Table(title="The same rows of (256, 1024) @ (1024, 512), fp32, computed twice", title_justify="left")
+    for heading in ("", "by", "rows that differ", "largest difference"):
+        table.add_column(heading, justify="right" if heading.startswith(("rows", "largest")) else "left")
+    for c in comparisons:
+        table.add_row(c.what, c.library, f"{c.differing} of {c.rows}", f"{c.largest:.3g}")
+    return table

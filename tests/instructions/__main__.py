@@ -1,0 +1,44 @@
+"""`python -m tests.instructions [TARGET ...]`: checks every kernel on every target; `--forbidden` checks the checks.
+
+Exit code 1 and one line for each violation. The interpreter is turned off here, before Triton is imported.
+"""
+
+import os
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import argparse
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import triton
+
+from tests.instructions.check import check, check_forbidden
+from tests.instructions.compiled import TARGETS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.instructions", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all by default")
+    parser.add_argument("--forbidden", action="store_true", help="check that each forbidden thing is caught")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    if unknown := set(options.targets) - set(TARGETS):
+        parser.error(f"unknown target: {', '.join(sorted(unknown))}")
+    targets = options.targets or list(TARGETS)
+    begin, failed = time.monotonic(), False
+    job = check_forbidden if options.forbidden else check
+    print(f"Triton {triton.__version__}: {', '.join(targets)}", flush=True)
+    with ProcessPoolExecutor(min(options.workers, len(targets)), mp_context=get_context("spawn")) as pool:
+        for target, count, names, found in pool.map(job, targets):
+            print(f"{target}: {count} compiled, {len(found)} violations: {', '.join(sorted(names))}")
+            print(*found, sep="\n", end="\n" if found else "")
+            failed |= bool(found) or not count
+    print(f"{time.monotonic() - begin:.0f} s")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
