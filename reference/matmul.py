@@ -218,7 +218,7 @@ def error(result: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.abs(result.astype(np.float64).astype(object) - exact(a, b)).astype(np.float64)
 
 
-def bound(a: np.ndarray, b: np.ndarray, digits: int) -> np.ndarray:
+def bound(result: np.ndarray, a: np.ndarray, b: np.ndarray, digits: int) -> np.ndarray:
     """The guaranteed limit of `error` for `fixed` results that are neither subnormal nor overflowing."""
     x, y = np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64))
     m_a, m_b = x.max(axis=1, initial=0)[:, None], y.max(axis=0, initial=0)[None, :]
@@ -227,7 +227,7 @@ def bound(a: np.ndarray, b: np.ndarray, digits: int) -> np.ndarray:
     return (
         steps
         + a.shape[1] * m_a * m_b * (1 + dropped) / limit(digits) ** 2
-        + 2.0**-24 * np.abs(a.astype(np.float64) @ b)
+        + 2.0**-24 * np.abs(result.astype(np.float64))
     )
 
 
