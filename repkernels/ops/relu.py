@@ -1,6 +1,9 @@
 """ReLU (SPEC.md, "relu"): a selection, so it needs no kernel of its own."""
 
+import torch
 from torch import Tensor
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -8,6 +11,10 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
     The gradient is g where x > 0 or x is NaN, else +0. inplace: writes to `input`, as torch.nn.functional.relu does.
     """
-    # By the sign bit, since `x <= 0` holds of a positive subnormal where torch.set_flush_denormal is on.
-    rest = input.signbit() & (input == input)
+    x = input.detach()
+    if x.dtype.is_floating_point and x.element_size() > 1:
+        # By the bits, since `x <= 0` holds of a positive subnormal where torch.set_flush_denormal is on.
+        rest = (x.view(_INTEGERS[x.element_size()]) <= 0) & (x == x)
+    else:
+        rest = x <= 0
     return input.masked_fill_(rest, 0) if inplace else input.masked_fill(rest, 0)
