@@ -1,0 +1,106 @@
+"""Every operation as torch sees it: opcheck, subclasses, modes, profiling."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import repkernels
+from repkernels.nn.functional import cross_entropy, linear
+from repkernels.ops.sum import sum_rows
+from tests.support import DEVICES, assert_same_bits, randn
+
+
+def _cases(device):
+    a = randn(2, 3, 4, device=device).requires_grad_()
+    b = randn(4, 5, device=device, seed=1).requires_grad_()
+    bias = randn(5, device=device, seed=2).requires_grad_()
+    token = torch.tensor(3, dtype=torch.uint8)
+    target = torch.tensor([1, -100, 0], device=device)
+    p, g, v = (randn(3, 2, device=device, seed=i) for i in range(3))
+    scalars = (0.1, 0.9, 0.0, 0.01, False, False, False)
+    return [
+        ("matmul", (a, b, bias, 0, "fixed16", "ordered")),
+        ("matmul", (a[0], b, None, 0, "ordered", "fixed8")),
+        ("matmul", (a.detach()[:, :0], b.detach(), None, 0, "fixed24", "fixed24")),
+        ("matmul_in_force", (a, b, bias, 0)),
+        ("matmul_by_token", (a, b, token)),
+        ("sum_rows", (b,)),
+        ("repeat_rows", (bias, 3)),
+        ("cross_entropy", (randn(3, 4, device=device).requires_grad_(), target, -100)),
+        ("sgd_step", (p, g, v, *scalars)),
+        ("sgd_step", (p.bfloat16(), g.bfloat16(), None, *scalars)),
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("index", range(len(_cases("cpu"))), ids=lambda i: _cases("cpu")[i][0])
+def test_opcheck(device, index):
+    name, args = _cases(device)[index]
+    torch.library.opcheck(getattr(torch.ops.repkernels, name).default, args)
+
+
+def test_the_direct_call_and_the_dispatched_one_agree():
+    a, b, bias = randn(2, 3, 4), randn(4, 5, seed=1), randn(5, seed=2)
+    direct = repkernels.matmul(a, b, bias=bias, contract=("fixed16", "ordered"))
+    assert_same_bits(torch.ops.repkernels.matmul(a, b, bias, 0, "fixed16", "ordered"), direct)
+    out, token = torch.ops.repkernels.matmul_in_force(a, b, bias, 0)
+    assert_same_bits(out, repkernels.matmul(a, b, bias=bias))
+    assert_same_bits(torch.ops.repkernels.matmul_by_token(a, b, token), repkernels.matmul(a, b, contract="fixed32"))
+
+
+def test_dispatch_modes_see_the_operation():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    with Record():
+        linear(randn(3, 4), randn(5, 4))
+    assert "repkernels::matmul" in seen
+
+
+def test_subclasses_go_through_torch():
+    class Marked(torch.Tensor):
+        pass
+
+    a, b = randn(3, 4).as_subclass(Marked), randn(4, 5, seed=1)
+    assert_same_bits(
+        repkernels.matmul(a, b).as_subclass(torch.Tensor), repkernels.matmul(a.as_subclass(torch.Tensor), b)
+    )
+
+
+def test_make_fx_traces_it():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(lambda a, b: repkernels.matmul(a, b))(randn(3, 4), randn(4, 5, seed=1))
+    assert "repkernels.matmul" in graph.code
+
+
+def test_sum_rows_checks_and_differentiates():
+    x = randn(5, 3, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(sum_rows, x)
+    assert torch.autograd.gradgradcheck(sum_rows, x)
+    with pytest.raises(RuntimeError, match="^x: expected 2 dimensions"):
+        sum_rows(randn(3))
+    with pytest.raises(NotImplementedError, match="^x: dtype"):
+        sum_rows(torch.ones(2, 2, dtype=torch.int64))
+
+
+def test_second_gradients_of_cross_entropy_are_refused():
+    x, target = randn(3, 4).requires_grad_(), torch.tensor([1, 2, 0])
+    (grad,) = torch.autograd.grad(cross_entropy(x, target), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="cross_entropy"):
+        grad.sum().backward()
+
+
+def test_importing_loads_no_compiler():
+    """A CPU without Triton imports the library, and a GPU machine without numba."""
+    code = "import sys, repkernels; print([m for m in ('triton', 'numba') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
