@@ -24,8 +24,9 @@ def _cases(device):
         ("matmul", (a, b, bias, 0, "fixed16", "ordered")),
         ("matmul", (a[0], b, None, 0, "ordered", "fixed8")),
         ("matmul", (a.detach()[:, :0], b.detach(), None, 0, "fixed24", "fixed24")),
-        ("matmul_in_force", (a, b, bias, 0)),
-        ("matmul_by_token", (a, b, token)),
+        ("contract_in_force", (a,)),
+        ("matmul_by_token", (a, b, bias, 0, token, False)),
+        ("matmul_by_token", (a, b, None, 0, token, True)),
         ("sum_rows", (b,)),
         ("repeat_rows", (bias, 3)),
         ("cross_entropy", (randn(3, 4, device=device).requires_grad_(), target, -100)),
@@ -45,9 +46,11 @@ def test_the_direct_call_and_the_dispatched_one_agree():
     a, b, bias = randn(2, 3, 4), randn(4, 5, seed=1), randn(5, seed=2)
     direct = repkernels.matmul(a, b, bias=bias, contract=("fixed16", "ordered"))
     assert_same_bits(torch.ops.repkernels.matmul(a, b, bias, 0, "fixed16", "ordered"), direct)
-    out, token = torch.ops.repkernels.matmul_in_force(a, b, bias, 0)
-    assert_same_bits(out, repkernels.matmul(a, b, bias=bias))
-    assert_same_bits(torch.ops.repkernels.matmul_by_token(a, b, token), repkernels.matmul(a, b, contract="fixed32"))
+    with repkernels.contract(("fixed16", "ordered")):
+        token = torch.ops.repkernels.contract_in_force(a)
+    assert_same_bits(torch.ops.repkernels.matmul_by_token(a, b, bias, 0, token, False), direct)
+    gradient = torch.ops.repkernels.matmul_by_token(a, b, None, 0, token, True)
+    assert_same_bits(gradient, repkernels.matmul(a, b, contract="ordered"))
 
 
 def test_dispatch_modes_see_the_operation():

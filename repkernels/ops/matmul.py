@@ -159,61 +159,56 @@ def _batched(call: Callable[..., Any], size: int, in_dims: tuple[Any, ...], args
 _matmul = operation("matmul", _run, _fake, _setup_context, _backward, _vmap)
 
 
-# Under a compiler the contract in force is known only when the compiled code runs. The forward operation then reads it
-# and hands it to the gradients as a token, the number of the pair.
+# Under a compiler the contract in force is known only when the compiled code runs. One operation then reads it into a
+# token, the number of the pair; the products and their gradients take the token.
 
 
-def _run_in_force(a: Tensor, b: Tensor, bias: Tensor | None, kept: int) -> tuple[Tensor, Tensor]:
-    pair = resolve(None, a.dtype, a.device.type)
-    return _run(a, b, bias, kept, *pair), torch.tensor(_NUMBER[pair], dtype=torch.uint8)
+def _run_in_force(a: Tensor) -> Tensor:
+    return torch.tensor(_NUMBER[resolve(None, a.dtype, a.device.type)], dtype=torch.uint8)
 
 
-def _fake_in_force(a: Tensor, b: Tensor, bias: Tensor | None, kept: int) -> tuple[Tensor, Tensor]:
-    return a.new_empty(_result_shape(a, b)), torch.empty((), dtype=torch.uint8, device="cpu")
+def _fake_in_force(a: Tensor) -> Tensor:
+    return torch.empty((), dtype=torch.uint8, device="cpu")
 
 
-def _setup_in_force(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _save(ctx, *inputs[:2], output[1])
+def _setup_in_force(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    pass
 
 
-def _backward_in_force(ctx: Any, grad: Tensor, _: None) -> tuple[Any, ...]:
-    token = ctx.saved_tensors[2]
-    return (*_gradients(ctx, grad, lambda x, y: _matmul_by_token(x, y, token)), None)
+def _backward_in_force(ctx: Any, grad: None) -> None:
+    return None
 
 
-def _vmap_in_force(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    if in_dims[2] is not None:
-        raise NotImplementedError("bias: vmap over it under torch.compile needs the call's contract= named")
-    return _batched(_matmul_in_force, info.batch_size, in_dims, args), (0, None)
+def _vmap_in_force(info: Any, in_dims: tuple[int], a: Tensor) -> tuple[Tensor, None]:
+    return _contract_in_force(a), None
 
 
-def _run_by_token(a: Tensor, b: Tensor, token: Tensor) -> Tensor:
-    name = _PAIRS[int(token)].gradient
-    return _run(a, b, None, NOTHING_KEPT, name, name)
+def _run_by_token(a: Tensor, b: Tensor, bias: Tensor | None, kept: int, token: Tensor, in_gradient: bool) -> Tensor:
+    forward, gradient = _PAIRS[int(token)]
+    return _run(a, b, bias, kept, gradient if in_gradient else forward, gradient)
 
 
-def _fake_by_token(a: Tensor, b: Tensor, token: Tensor) -> Tensor:
+def _fake_by_token(a: Tensor, b: Tensor, bias: Tensor | None, kept: int, token: Tensor, in_gradient: bool) -> Tensor:
     return a.new_empty(_result_shape(a, b))
 
 
-def _setup_by_token(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    _save(ctx, *inputs)
+def _setup_by_token(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, _, _, token, _ = inputs
+    _save(ctx, a, b, token)
 
 
 def _backward_by_token(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     token = ctx.saved_tensors[2]
-    return (*_gradients(ctx, grad, lambda x, y: _matmul_by_token(x, y, token))[:2], None)
+    gradients = _gradients(ctx, grad, lambda x, y: _matmul_by_token(x, y, None, NOTHING_KEPT, token, True))
+    return (*gradients, None, None, None)
 
 
-def _vmap_by_token(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor, token: Tensor) -> tuple[Tensor, int]:
-    def call(x: Tensor, y: Tensor) -> Tensor:
-        return _matmul_by_token(x, y, token)
-
-    return _batched(call, info.batch_size, in_dims[:2], (a, b)), 0
+def _vmap_by_token(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+    return _batched(_matmul_by_token, info.batch_size, in_dims, args), 0
 
 
-_matmul_in_force = operation(
-    "matmul_in_force", _run_in_force, _fake_in_force, _setup_in_force, _backward_in_force, _vmap_in_force
+_contract_in_force = operation(
+    "contract_in_force", _run_in_force, _fake_in_force, _setup_in_force, _backward_in_force, _vmap_in_force
 )
 _matmul_by_token = operation(
     "matmul_by_token", _run_by_token, _fake_by_token, _setup_by_token, _backward_by_token, _vmap_by_token
@@ -277,7 +272,7 @@ def product(
         b = b.unsqueeze(1)
         bias = None if bias is None else bias.reshape(1)
     if contract is None and torch.compiler.is_compiling():
-        result = _matmul_in_force(a, b, bias, kept)[0]
+        result = _matmul_by_token(a, b, bias, kept, _contract_in_force(a), False)
     else:
         result = _matmul(a, b, bias, kept, *resolve(contract, a.dtype, device_type))
     if b_axes == 1:
