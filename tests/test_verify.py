@@ -116,7 +116,7 @@ def test_golden_cases(op, device):
     ] == []
 
 
-INVARIANCES = {"batches", "layouts", "threads", "configurations", "engines"}
+INVARIANCES = {"batches", "layouts", "prepared", "threads", "configurations", "engines"}
 
 
 @pytest.mark.parametrize("device", DEVICES)

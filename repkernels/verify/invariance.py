@@ -62,6 +62,18 @@ def threads(contract: str, dtype: str, device: torch.device) -> str | None:
     return None
 
 
+def prepared(contract: str, dtype: str, device: torch.device) -> str | None:
+    """A weight whose digits or scales are kept gives the bits of one quantised in the call, for one row and many."""
+    x, weight = _operand(dtype, (131, 1037), 0, device), _operand(dtype, (97, 1037), 1, device)
+    wanted = _matmul(x, weight.t(), contract)
+    for keep in ("digits", "scales"):
+        kept = repkernels.prepare(weight, contract, keep)
+        for rows in (1, 16, 131):
+            if message := difference(repkernels.matmul(x[:rows], kept), wanted[:rows]):
+                return f"{keep} kept, {rows} rows: {message}"
+    return None
+
+
 def engines(contract: str, dtype: str, device: torch.device) -> str | None:
     """Every engine that the device can run gives the bits of the one it would choose."""
     a, b = _operand(dtype, (131, 1037), 0, device), _operand(dtype, (1037, 97), 1, device)
@@ -116,6 +128,8 @@ def checks(contract: str, device: torch.device) -> Iterator[tuple[str, Check]]:
     """The checks that concern a contract on a device."""
     yield "batches", batches
     yield "layouts", layouts
+    if contract.startswith("fixed"):
+        yield "prepared", prepared
     if device.type == "cpu":
         yield "threads", threads
         return
