@@ -11,7 +11,7 @@ LN2_HIGH = np.float32(float.fromhex("0x1.62e430p-1"))
 LN2_LOW = np.float32(float.fromhex("-0x1.05c610p-29"))
 COEFFICIENTS = tuple(
     np.float32(c)
-    for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+    for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666659713e-1, 5.0000001201e-1)
 )
 LEAST = np.float32(-88)
 

@@ -19,7 +19,7 @@ C0 = tl.constexpr(1.9875691500e-4)
 C1 = tl.constexpr(1.3981999507e-3)
 C2 = tl.constexpr(8.3334519073e-3)
 C3 = tl.constexpr(4.1665795894e-2)
-C4 = tl.constexpr(1.6666665459e-1)
+C4 = tl.constexpr(1.6666659713e-1)
 C5 = tl.constexpr(5.0000001201e-1)
 SMALLEST_NORMAL = tl.constexpr(2.0**-126)
 
