@@ -41,6 +41,7 @@ DEFAULTS = {
 _Stack: TypeAlias = "tuple[Contract | None, _Stack] | None"
 _entered: ContextVar[_Stack] = ContextVar("repkernels_contract", default=None)
 _process: Contract | None = None
+_scopes_used = False  # whether this process ever entered a contract
 
 
 class contract:
@@ -62,6 +63,8 @@ class contract:
         self._pair = None if contract is None else as_pair(contract)
 
     def __enter__(self) -> Contract | None:
+        global _scopes_used
+        _scopes_used = True
         _entered.set((self._pair, _entered.get()))
         return self._pair
 
@@ -116,7 +119,8 @@ def checkpoint_contexts() -> tuple[contextlib.AbstractContextManager[Any], conte
     `torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False, context_fn=repkernels.checkpoint_contexts)` runs `f`
     again during `backward`, perhaps on another thread and outside of the `with contract(...)` of the first run; with
     this context_fn both runs follow the contract of the first. Without it a second run under another contract is
-    refused by torch's check of the saved tensors, never silently different.
+    refused by torch's check of the saved tensors, never silently different. torch.compile takes no such context_fn for
+    a checkpoint inside of what it compiles: name `contract=` in its calls.
     """
     return contextlib.nullcontext(), contract(get_contract())
 
@@ -139,6 +143,21 @@ def resolve(
     if torch.compiler.is_compiling():
         return _resolve(contract, dtype, device_type, argument)
     return _resolve_once(contract, dtype, device_type, argument)
+
+
+def resolve_at_run_time(dtype: torch.dtype, device_type: str) -> Contract:
+    """`resolve(None, ...)` for compiled code, which asks each time it runs.
+
+    Raises RuntimeError where a checkpoint's second run, in `backward`, may not see the contract of its first: no
+    contract is entered here, but this process does enter some.
+    """
+    if _scopes_used and _entered.get() is None and torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "contract: a compiled checkpoint runs again in backward, where no `with contract(...)` is entered; name "
+            "contract= in the calls inside of it, or give a checkpoint around compiled code "
+            "context_fn=repkernels.checkpoint_contexts"
+        )
+    return resolve(None, dtype, device_type)
 
 
 def _resolve(contract: ContractLike, dtype: torch.dtype, device_type: str, argument: str) -> Contract:

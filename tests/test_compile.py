@@ -144,6 +144,28 @@ def test_a_checkpoint_with_a_named_contract():
         assert_same_bits(got, want)
 
 
+def test_a_checkpoint_whose_contract_is_lost_in_backward_is_refused():
+    x, w = randn(5, 7).requires_grad_(), randn(7, 7, seed=1).requires_grad_()
+
+    def block(x):
+        return linear(torch.tanh(linear(x, w)), w)
+
+    inside = torch.compile(lambda x: checkpoint(block, x, use_reentrant=False), fullgraph=True, backend="aot_eager")
+    with repkernels.contract("fixed8"):
+        expected = torch.autograd.grad(block(x).sum(), (x, w))
+        first = inside(x)
+        for got, want in zip(torch.autograd.grad(inside(x).sum(), (x, w)), expected, strict=True):
+            assert_same_bits(got, want)
+    with pytest.raises(RuntimeError, match="a compiled checkpoint runs again in backward"):
+        first.sum().backward()
+
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    with repkernels.contract("fixed8"):
+        around = checkpoint(compiled, x, use_reentrant=False, context_fn=repkernels.checkpoint_contexts)
+    for got, want in zip(torch.autograd.grad(around.sum(), (x, w)), expected, strict=True):
+        assert_same_bits(got, want)
+
+
 def test_prepared_weights():
     x, w = randn(3, 7), randn(5, 7, seed=1)
     prepared = repkernels.prepare(w)

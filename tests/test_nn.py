@@ -92,6 +92,22 @@ class TestLinear:
             F.linear(randn(3, 4), randn(5, 4), randn(4))
 
 
+class TestInit:
+    def test_uniform_draws_one_stream(self):
+        repkernels.manual_seed(5)
+        p = torch.nn.Parameter(torch.empty(3, 4))
+        assert nn.init.uniform_(p, -2.0, 3.0) is p
+        assert_same_bits(p.data, tensor(philox.uniform(5, 0, 12, -2.0, 3.0).reshape(3, 4), torch.float32))
+
+    @pytest.mark.parametrize("mode", ["fan_in", "fan_out"])
+    def test_kaiming_uniform(self, mode):
+        repkernels.manual_seed(5)
+        w = nn.init.kaiming_uniform_(torch.empty(6, 4), a=math.sqrt(5), mode=mode)
+        bound = math.sqrt(3 / (4 if mode == "fan_in" else 6)) * math.sqrt(2 / 6)
+        assert_same_bits(w, tensor(philox.uniform(5, 0, 24, -bound, bound).reshape(6, 4), torch.float32))
+        assert nn.init.kaiming_uniform_(torch.empty(0, 4)).shape == (0, 4)
+
+
 class TestRelu:
     @pytest.mark.parametrize("device", DEVICES)
     @pytest.mark.parametrize("dtype", [torch.float32, *HALF, torch.float64])

@@ -20,7 +20,7 @@ def linear(
     2-D one. bias: (out_features,), or () for a 1-D weight. Result: (..., out_features), or (...).
     Dtypes, bits, gradients, accuracy and errors are those of `repkernels.matmul`.
     """
-    if type(weight) is Prepared:
+    if isinstance(weight, Prepared):
         return linear_kept(input, weight.weight, bias, weight.contract if contract is None else contract, weight.number)
     return linear_kept(input, weight, bias, contract, NOTHING_KEPT)
 

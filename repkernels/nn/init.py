@@ -1,6 +1,7 @@
 """torch.nn.init's names, drawn by Philox (repkernels.random), so that a model starts with the same bits everywhere."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +18,10 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
         return tensor.copy_(random.uniform(tensor.shape, a, b, dtype=tensor.dtype))
 
 
-def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: Any = "fan_in", nonlinearity: Any = "leaky_relu") -> Tensor:
     """Fills `tensor` in place from U(-bound, bound), bound = gain * sqrt(3 / fan), and returns it.
 
-    gain and fan are torch's; computed in binary64 and rounded once to binary32.
+    mode, nonlinearity: torch's names, with torch's gain and fan; the bound is computed in binary64.
     """
     fan = torch.nn.init._calculate_correct_fan(tensor, mode)
     bound = math.sqrt(3.0 / fan) * torch.nn.init.calculate_gain(nonlinearity, a) if fan else 0.0

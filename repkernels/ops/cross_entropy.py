@@ -36,7 +36,8 @@ def _check_range(target: Tensor, ignored: Tensor, classes: int) -> None:
 
 
 def _fake(x: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tuple(x.new_empty((x.shape[0],), dtype=torch.float32) for _ in range(4))
+    loss, maximum, log_sum, inverse = (x.new_empty((x.shape[0],), dtype=torch.float32) for _ in range(4))
+    return loss, maximum, log_sum, inverse
 
 
 def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: _Four) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repkernels.contract import NAMES, Contract, ContractLike, resolve
+from repkernels.contract import NAMES, Contract, ContractLike, resolve, resolve_at_run_time
 from repkernels.ops import checks
 from repkernels.ops.backend import backend
 from repkernels.ops.operation import operation
@@ -76,9 +76,9 @@ def _save(ctx: Any, a: Tensor, b: Tensor, mark: Tensor) -> None:
     ctx.shapes = a.shape, b.shape
     ctx.column_major = _column_major(a), _column_major(b)
     for_a, for_b = ctx.needs_input_grad[:2]
-    if torch._C._len_torch_dispatch_stack() and any(mark is m for m in _MARKS):
-        mark = None  # a tracer cannot hold a tensor that is not of its own making
-    ctx.save_for_backward(a if for_b else None, b if for_a else None, mark)
+    # A tracer cannot hold a tensor that is not of its own making.
+    traced = torch._C._len_torch_dispatch_stack() and any(mark is m for m in _MARKS)
+    ctx.save_for_backward(a if for_b else None, b if for_a else None, None if traced else mark)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -164,7 +164,7 @@ _matmul = operation("matmul", _run, _fake, _setup_context, _backward, _vmap)
 
 
 def _run_in_force(a: Tensor) -> Tensor:
-    return torch.tensor(_NUMBER[resolve(None, a.dtype, a.device.type)], dtype=torch.uint8)
+    return torch.tensor(_NUMBER[resolve_at_run_time(a.dtype, a.device.type)], dtype=torch.uint8)
 
 
 def _fake_in_force(a: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ def matmul(
     and devices; ValueError for an unknown contract, `native` on fp32 or fp64 and `fixedNN` on fp64.
     """
     kept = NOTHING_KEPT
-    if type(b) is Prepared:
+    if isinstance(b, Prepared):
         kept, contract, b = b.number, b.contract if contract is None else contract, b.weight.t()
     return product(a, b, bias, contract, kept)
 

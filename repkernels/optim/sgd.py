@@ -88,7 +88,7 @@ class SGD(torch.optim.Optimizer):
                 self.state[p]["momentum_buffer"] = fresh.copy_(momentum)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient; `closure` recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
