@@ -9,7 +9,7 @@ from torch import Tensor
 
 from repkernels.cpu.functions import numbers
 
-# Below this many multiplications a second thread costs more than it gives.
+# Below this many multiplications, or elements, a second thread costs more than it gives.
 ALONE = 1 << 17
 
 
@@ -39,13 +39,18 @@ def flat(x: Tensor) -> Flat:
     return Flat(numbers(x.as_strided((extent,), (1,))), strides)
 
 
+def is_small(*sizes: int) -> bool:
+    """Whether work of this many steps is best left to one thread."""
+    return math.prod(sizes) < ALONE
+
+
 def blocks(batch: int, m: int, n: int, k: int, most: tuple[int, int], unit: tuple[int, int]) -> list[Block]:
     """Blocks of the results (batch, m, n) of at most `most` rows and columns, cut at multiples of `unit`.
 
     They are made smaller until every thread has one, if there is enough to do.
     """
     rows, columns = min(most[0], m), min(most[1], n)
-    wanted = torch.get_num_threads() if batch * m * n * max(k, 1) >= ALONE else 1
+    wanted = 1 if is_small(batch, m, n, k) else torch.get_num_threads()
     while batch * math.ceil(m / rows) * math.ceil(n / columns) < wanted:
         if columns > unit[1] and (columns >= rows or rows <= unit[0]):
             columns = math.ceil(columns / 2)

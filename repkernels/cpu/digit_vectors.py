@@ -46,7 +46,6 @@ def split(
     blocks: Any,
     one: Any,
     two: Any,
-    half: Any,
     digits: Any,
     out: Any,
     out_at: Any,
@@ -54,17 +53,17 @@ def split(
 ) -> Any:
     """Digits of q = rhe((x * one) * two) of WIDTH * blocks elements; of 0 for those that are not finite.
 
-    The digits, most significant first, go to out[out_at ...], out[out_at + plane ...], ...; `half` is
-    128 * (256^digits - 1) / 255, whose addition makes the bytes of q its balanced digits + 128.
+    The digits, most significant first, go to out[out_at ...], out[out_at + plane ...], ... The bytes of
+    q + 128 * (256^digits - 1) / 255 are its balanced digits + 128; more leading bytes of 128 do not matter.
     """
     if out.dtype != types.int8:
         return None
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        source, target = (address(context, builder, signature, args, i) for i in (0, 7))
-        blocks, (one, two), half, digits, plane = args[2], args[3:5], args[5], args[6], args[9]
+        source, target = (address(context, builder, signature, args, i) for i in (0, 6))
+        blocks, (one, two), digits, plane = args[2], args[3:5], args[5], args[8]
         one, two = splat(builder, one, _FLOATS), splat(builder, two, _FLOATS)
-        half, flip = splat(builder, half, _VECTOR), splat(builder, I8(-128), _BYTES)
+        half, flip = splat(builder, I32(0x80808080), _VECTOR), splat(builder, I8(-128), _BYTES)
         rounded = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), f"llvm.roundeven.v{WIDTH}f32"
         )
@@ -83,7 +82,7 @@ def split(
         return context.get_dummy_value()
 
     intp, f32 = types.intp, types.float32
-    return types.void(x, intp, intp, f32, f32, types.int32, intp, out, intp, intp), codegen
+    return types.void(x, intp, intp, f32, f32, intp, out, intp, intp), codegen
 
 
 def _elements(builder: ir.IRBuilder, source: Any, element: Any, block: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from repkernels.cpu.blocks import blocks, flat
+from repkernels.cpu.blocks import blocks, flat, is_small
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.cpu.matmul_ordered import ordered
@@ -31,7 +31,7 @@ SLAB = 96
 MOST = (512, 528)
 LANES = 8
 # Elements of B whose digits are made at a time where they are not kept.
-STRETCH = 1 << 24
+STRETCH = 1 << 21
 # The longest K whose sums int64 holds, for S = 1..4; multiples of STEP.
 NARROW = (1 << 48, 1 << 33, 1 << 25, 1 << 17)
 
@@ -145,7 +145,7 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
             buffer("line", block.columns, np.float32),
         )
 
-    share(task, len(work))
+    share(task, len(work), alone=is_small(batch, m, n, k))
 
 
 @njit

@@ -9,7 +9,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from repkernels.cpu.blocks import Block, blocks, flat
+from repkernels.cpu.blocks import Block, blocks, flat, is_small
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.cpu.multiply import GROUPS, ROWS, multiply_chain
@@ -73,7 +73,7 @@ def ordered(
             touched is not None,
         )
 
-    share(task, len(work))
+    share(task, len(work), alone=is_small(batch, m, n, k))
 
 
 def _is_touched(block: Block, touched: tuple[np.ndarray, np.ndarray]) -> bool:

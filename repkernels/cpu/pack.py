@@ -17,6 +17,7 @@ from repkernels.cpu.vectors import (
     I32,
     I64,
     address,
+    fetch_ahead,
     moved,
     splat,
     store_columns,
@@ -48,6 +49,8 @@ def pack_transposed(
             loaded = [
                 widened_vector(builder, moved(builder, row, offset), signature.args[0].dtype, width) for row in rows
             ]
+            for row in rows:
+                fetch_ahead(builder, moved(builder, row, offset))
             first = builder.mul(loop.index, I64(width))
             store_columns(builder, transposed(builder, loaded), target, first, step, signature.args[5].dtype)
         return context.get_dummy_value()

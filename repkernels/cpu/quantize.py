@@ -9,7 +9,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from repkernels.cpu.blocks import ALONE, flat
+from repkernels.cpu.blocks import flat, is_small
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.digit_vectors import WIDTH, largest, split
 from repkernels.cpu.fpu import keep_subnormals, restore
@@ -26,6 +26,8 @@ THRESHOLDS = (16646144, 16711168, 16711422, 16711422)
 # stretch of one.
 TILE = 4096
 EDGE = 64
+# Elements of one thread's task, about.
+PIECE = 1 << 18
 
 
 def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
@@ -36,9 +38,11 @@ def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
     scales = torch.empty(batch, rows, dtype=torch.int32) if scale is None else scale.contiguous()
     if batch * rows == 0:
         return Digits(planes, scales)
+    v = _merged(v)
+    batch, rows = v.shape[:2]
     source, out, exponents = flat(v), planes.view(-1).numpy(), scales.view(-1).numpy()
-    alone = v.numel() < ALONE
-    step = rows if alone else max(1, min(EDGE, math.ceil(rows / torch.get_num_threads())))
+    share_of_one = rows if is_small(v.numel()) else min(math.ceil(rows / torch.get_num_threads()), PIECE // max(k, 1))
+    step = max(1, math.ceil(share_of_one / EDGE)) * EDGE
     starts = [(i, r) for i in range(batch) for r in range(0, rows, step)]
 
     def task(index: int) -> None:
@@ -61,12 +65,16 @@ def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
             buffer("tile", TILE, np.float32),
         )
 
-    if alone:
-        for index in range(len(starts)):
-            task(index)
-    else:
-        share(task, len(starts))
+    share(task, len(starts), alone=is_small(v.numel()))
     return Digits(planes, scales)
+
+
+def _merged(v: Tensor) -> Tensor:
+    """v with its batch and row axes as one, where that needs no copy."""
+    try:
+        return v.view(1, -1, v.shape[2])
+    except RuntimeError:
+        return v
 
 
 @njit
@@ -74,13 +82,18 @@ def _load(x, at, row, step, count, depth, tile, width):
     """tile[r * width + k] = element (r, k), widened; zeros follow up to a multiple of WIDTH."""
     lanes = BYTES // tile.itemsize
     done = 0
-    if row == 1:
+    if row == 1 and step != 1:
         done = count // lanes * lanes
         for k in range(0, depth, lanes):
             pack_transposed(x, at + k * step, step, min(lanes, depth - k) - 1, count // lanes, tile, k, width)
     for r in range(done, count):
-        for k in range(depth):
-            tile[r * width + k] = widened(x[at + r * row + k * step])
+        if step == 1:
+            source, target = x[at + r * row : at + r * row + depth], tile[r * width : r * width + depth]
+            for k in range(depth):
+                target[k] = widened(source[k])
+        else:
+            for k in range(depth):
+                tile[r * width + k] = widened(x[at + r * row + k * step])
     for r in range(count):
         tile[r * width + depth : r * width + (depth + WIDTH - 1) // WIDTH * WIDTH] = 0
 
@@ -108,53 +121,36 @@ def _scale(finite, any_element, digits, threshold):
     return 2 * (place - 150 + 25 - 8 * digits + (1 if fraction > threshold else 0)) + flag
 
 
-@njit
-def _write(x, at, blocks, scale, digits, out, out_at, plane):
-    exponent = -(scale >> 1)
-    near = min(max(exponent, -126), 127)
-    half = np.int32(0)
-    for _ in range(digits):
-        half = np.int32((half << 8) | 128)
-    split(x, at, blocks, power(near), power(exponent - near), half, digits, out, out_at, plane)
-
-
 @kernel
 def _quantize(
     x, at, row, step, count, k, digits, threshold, known, scales, scales_at, planes, plane, width, tile
 ):  # fmt: skip
     """`count` vectors; their scales and digits are numbers `scales_at`, ... of `scales` and of every plane."""
     state = keep_subnormals()
-    if step == 1:
-        whole = k // WIDTH * WIDTH
-        for r in range(count):
-            start, place = at + r * row, (scales_at + r) * width
-            _load(x, start + whole, 0, 1, 1, k - whole, tile, WIDTH)
-            if not known:
-                most, rest = largest(x, start, whole // WIDTH), largest(tile, 0, 1 if k > whole else 0)
-                scales[scales_at + r] = _scale(max(most[0], rest[0]), max(most[1], rest[1]), digits, threshold)
-            _write(x, start, whole // WIDTH, scales[scales_at + r], digits, planes, place, plane)
-            if k > whole:
-                _write(tile, 0, 1, scales[scales_at + r], digits, planes, place + whole, plane)
-    else:
-        height, length = (EDGE, EDGE) if row == 1 else (1, TILE)
-        finite, every = np.empty(EDGE, np.int32), np.empty(EDGE, np.int32)
-        for first in range(0, count, height):
-            here = min(height, count - first)
-            finite[:] = 0
-            every[:] = 0
-            for start in range(0, 0 if known else k, length):
-                depth = min(length, k - start)
+    height, length = (EDGE, EDGE) if row == 1 and step != 1 else (1, TILE)
+    finite, every = np.empty(EDGE, np.int32), np.empty(EDGE, np.int32)
+    for first in range(0, count, height):
+        here = min(height, count - first)
+        finite[:] = 0
+        every[:] = 0
+        for start in range(0, 0 if known else k, length):
+            depth = min(length, k - start)
+            _load(x, at + first * row + start * step, row, step, here, depth, tile, length)
+            for r in range(here):
+                most = largest(tile, r * length, (depth + WIDTH - 1) // WIDTH)
+                finite[r], every[r] = max(finite[r], most[0]), max(every[r], most[1])
+        for r in range(0 if known else here):
+            scales[scales_at + first + r] = _scale(finite[r], every[r], digits, threshold)
+        for start in range(0, k, length):
+            depth = min(length, k - start)
+            # One tile that holds all of k is still there.
+            if known or k > length:
                 _load(x, at + first * row + start * step, row, step, here, depth, tile, length)
-                for r in range(here):
-                    most = largest(tile, r * length, (depth + WIDTH - 1) // WIDTH)
-                    finite[r], every[r] = max(finite[r], most[0]), max(every[r], most[1])
-            for r in range(0 if known else here):
-                scales[scales_at + first + r] = _scale(finite[r], every[r], digits, threshold)
-            for start in range(0, k, length):
-                depth = min(length, k - start)
-                _load(x, at + first * row + start * step, row, step, here, depth, tile, length)
-                for r in range(here):
-                    vector = scales_at + first + r
-                    blocks = (depth + WIDTH - 1) // WIDTH
-                    _write(tile, r * length, blocks, scales[vector], digits, planes, vector * width + start, plane)
+            for r in range(here):
+                vector = scales_at + first + r
+                exponent = -(scales[vector] >> 1)
+                near = min(max(exponent, -126), 127)
+                one, two = power(near), power(exponent - near)
+                place, blocks = vector * width + start, (depth + WIDTH - 1) // WIDTH
+                split(tile, r * length, blocks, one, two, digits, planes, place, plane)
     restore(state)

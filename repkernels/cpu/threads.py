@@ -18,13 +18,14 @@ _starting = threading.Lock()
 _own = threading.local()
 
 
-def share(task: Callable[[int], None], count: int) -> None:
-    """Runs task(0) .. task(count - 1), each once, on the calling thread and up to torch.get_num_threads() - 1 others.
+def share(task: Callable[[int], None], count: int, alone: bool = False) -> None:
+    """Runs task(0) .. task(count - 1), each once, on the calling thread and, unless `alone`, on up to
+    torch.get_num_threads() - 1 others.
 
     Tasks must not depend on each other's order; the first exception of one is raised here.
     """
     helpers = min(torch.get_num_threads(), count) - 1
-    if helpers <= 0:
+    if alone or helpers <= 0:
         for index in range(count):
             task(index)
         return

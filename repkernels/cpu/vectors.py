@@ -8,9 +8,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 
 # Bytes of one vector.
 BYTES = 32
+AHEAD = 256
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32 = ir.FloatType()
@@ -97,3 +99,10 @@ def store_columns(builder: ir.IRBuilder, columns: list[Any], target: Any, first:
     for i, column in enumerate(columns):
         offset = builder.mul(builder.mul(builder.add(first, I64(i)), step), I64(size))
         builder.store(column, moved(builder, target, offset), align=size)
+
+
+def fetch_ahead(builder: ir.IRBuilder, place: Any) -> None:
+    """Asks for the memory that a loop reaches AHEAD bytes later; of no effect where there is none."""
+    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), I32, I32, I32])
+    fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(fetch, [moved(builder, place, I64(AHEAD)), I32(0), I32(3), I32(1)])
