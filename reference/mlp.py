@@ -18,6 +18,7 @@ FORWARD, GRADIENT = "fixed24", "fixed32"
 DTYPE = "float32"
 
 Layer = tuple[np.ndarray, np.ndarray]
+Momentum = tuple[np.ndarray | None, np.ndarray | None]
 
 
 def linear_init(fan_in: int, fan_out: int, seed: int, stream: int) -> Layer:
@@ -51,6 +52,19 @@ def backward(layers: list[Layer], values: list[np.ndarray], target: np.ndarray) 
     return grads[::-1]
 
 
+def trained(
+    layers: list[Layer], momenta: list[Momentum], x: np.ndarray, target: np.ndarray
+) -> tuple[list[Layer], list[Momentum]]:
+    """Parameters and momenta after one step on one batch."""
+    new_layers, new_momenta = [], []
+    for layer, grad, momentum in zip(layers, backward(layers, forward(layers, x), target), momenta, strict=True):
+        weight, weight_momentum = sgd.step(layer[0], grad[0], momentum[0], DTYPE, LEARNING_RATE, MOMENTUM)
+        bias, bias_momentum = sgd.step(layer[1], grad[1], momentum[1], DTYPE, LEARNING_RATE, MOMENTUM)
+        new_layers.append((weight, bias))
+        new_momenta.append((weight_momentum, bias_momentum))
+    return new_layers, new_momenta
+
+
 def data() -> tuple[np.ndarray, np.ndarray]:
     """Pixels / 16 (1797, 64) in fp32 and labels (1797,)."""
     from sklearn.datasets import load_digits
@@ -79,21 +93,13 @@ def run() -> tuple[dict[str, str], float]:
         layers.append(linear_init(fan_in, fan_out, SEED, stream + 1))
         stream += 2
     digests = {"initial": state(layers)}
-    momenta: list[list[np.ndarray | None]] = [[None, None] for _ in layers]
+    momenta: list[Momentum] = [(None, None) for _ in layers]
     for _ in range(EPOCHS):
         stream += 1
         shuffled = train[philox.permutation(SEED, stream, len(train))]
         for start in range(0, len(shuffled), BATCH):
             rows = shuffled[start : start + BATCH]
-            grads = backward(layers, forward(layers, pixels[rows]), labels[rows])
-            for index, (layer, grad) in enumerate(zip(layers, grads, strict=True)):
-                new = []
-                for which in (0, 1):
-                    p, momenta[index][which] = sgd.step(
-                        layer[which], grad[which], momenta[index][which], DTYPE, LEARNING_RATE, MOMENTUM
-                    )
-                    new.append(p)
-                layers[index] = (new[0], new[1])
+            layers, momenta = trained(layers, momenta, pixels[rows], labels[rows])
     logits = forward(layers, pixels[test])[-1]
     digests["trained"] = state(layers)
     digests["logits"] = digest.tensor(logits, DTYPE)
