@@ -165,18 +165,17 @@ def _rounded(high, low):
     if negative:
         high = ~high + (low == 0)
         low = ~low + np.uint64(1)
-    # 62 leading bits with a last one that says whether anything follows are rounded as the whole number.
     places = 0
     top = np.uint64(high)
     while top > 0:
         top >>= np.uint64(1)
         places += 1
-    places += 2
-    kept = low >> np.uint64(2)
-    if places > 2:
-        kept = (np.uint64(high) << np.uint64(64 - places)) | (low >> np.uint64(places) if places < 64 else np.uint64(0))
-    rest = low & ((np.uint64(1) << np.uint64(places)) - np.uint64(1)) if places < 64 else low
-    r = np.float32(np.int64(kept | np.uint64(rest != 0))) * power(places)
+    if places > 0 or low >> np.uint64(63) > 0:
+        # The leading 63 bits, the last of which says whether anything follows, round as the whole number.
+        places += 1
+        rest = low & ((np.uint64(1) << np.uint64(places)) - np.uint64(1))
+        low = (np.uint64(high) << np.uint64(64 - places)) | (low >> np.uint64(places)) | np.uint64(rest > 0)
+    r = np.float32(np.int64(low)) * power(places)
     return -r if negative else r
 
 
