@@ -1,0 +1,176 @@
+"""Softmax cross-entropy on both backends against its definition, to the bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from reference import cross_entropy as reference
+from tests.backends import each_backend
+from tests.support import assert_same_bits, name, randn, tensor, values
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# The borders of halving, of the lanes, of a block; two and four blocks.
+CLASSES = (1, 2, 3, 10, 1023, 1024, 1025, 5003, 65536, 65537, 200000)
+INFINITY = float("inf")
+
+
+def targets(rows, classes, device, seed=0):
+    return torch.randint(0, classes, (rows,), generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def check(backend, x, target, scale=None):
+    """Loss and gradient of every row; returns them."""
+    kernels = backend.module("cross_entropy")
+    scale = randn(len(x), device=backend.device, seed=9) if scale is None else scale
+    loss, largest, log_sum, inv_sum = kernels.forward(x, target)
+    grad = kernels.backward(x, target, largest, inv_sum, scale)
+    assert grad.is_contiguous()
+    wanted = reference.forward(values(x), target.cpu().numpy(), "float32", "none")
+    assert_same_bits(loss.cpu(), torch.from_numpy(wanted))
+    wanted = reference.backward(values(scale), values(x), target.cpu().numpy(), name(x.dtype), "none")
+    assert_same_bits(grad.cpu(), tensor(wanted, x.dtype))
+    for saved in (largest, log_sum, inv_sum):
+        assert saved.dtype == torch.float32
+        assert saved.shape == loss.shape
+    return loss, grad
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", CLASSES)
+def test_lengths(backend, dtype, classes):
+    rows = 5 if classes < 2000 else 1
+    x = (5 * randn(rows, classes, dtype=torch.float64, seed=classes)).to(device=backend.device, dtype=dtype)
+    check(backend, x, targets(rows, classes, backend.device))
+
+
+@each_backend
+def test_numbers_of_rows(backend):
+    for rows in (0, 1, 2, 19):
+        check(backend, randn(rows, 10, device=backend.device), targets(rows, 10, backend.device))
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strides(backend, dtype):
+    target = targets(6, 33, backend.device)
+    for x in (
+        randn(33, 6, dtype=dtype, device=backend.device).t(),
+        randn(12, 66, dtype=dtype, device=backend.device)[::2, ::2],
+        randn(6 * 33 + 1, dtype=dtype, device=backend.device)[1:].view(6, 33),
+        randn(1, 33, dtype=dtype, device=backend.device).expand(6, 33),
+        randn(6, 1, dtype=dtype, device=backend.device).expand(6, 33),
+    ):
+        check(backend, x, target)
+        check(backend, x, target.repeat_interleave(2)[::2], randn(1, device=backend.device).expand(6))
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", [7, 1500])
+def test_rows_that_are_not_finite(backend, dtype, classes):
+    """-inf is a masked class; a row of nothing else, +inf and NaN give NaN, in their own row only."""
+    x = randn(8, classes, dtype=dtype, device=backend.device)
+    x[0] = -INFINITY
+    x[1, 2] = float("nan")
+    x[2, -1] = INFINITY
+    x[3, 1:] = -INFINITY
+    x[4, ::2] = -INFINITY
+    x[5, 0], x[5, 1] = INFINITY, -INFINITY
+    target = targets(8, classes, backend.device)
+    target[3] = 0
+    target[4] = 2
+    loss, grad = check(backend, x, target)
+    assert loss.isnan().tolist() == [True, True, True, False, False, True, False, False]
+    assert loss[3] == 0
+    assert loss[4] == INFINITY
+    assert grad[6:].isfinite().all()
+    assert grad[[0, 1, 2, 5]].isnan().any(1).all()
+    alone, alone_grad = check(backend, x[6:], target[6:], randn(8, device=backend.device, seed=9)[6:])
+    assert_same_bits(alone, loss[6:])
+    assert_same_bits(alone_grad, grad[6:])
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_that_are_easily_lost(backend, dtype):
+    """Zeros of both signs, subnormals, far-apart and overflowing logits."""
+    info = torch.finfo(dtype)
+    special = torch.tensor(
+        [0.0, -0.0, info.smallest_normal, -info.smallest_normal / 4, info.max, -info.max, 1.0, -87.5], dtype=dtype
+    )
+    choice = torch.randint(0, len(special), (12, 40), generator=torch.Generator().manual_seed(0))
+    choice[4:] %= 4
+    choice[8:] %= 2
+    x = special[choice].to(backend.device)
+    check(backend, x, targets(12, 40, backend.device))
+    check(backend, x, targets(12, 40, backend.device), torch.full((12,), 1e-44, device=backend.device))
+    check(backend, x, targets(12, 40, backend.device), torch.zeros(12, device=backend.device))
+
+
+@each_backend
+def test_one_class_has_no_loss(backend):
+    loss, grad = check(backend, randn(4, 1, device=backend.device), targets(4, 1, backend.device))
+    assert_same_bits(loss.cpu(), torch.zeros(4))
+    assert not grad.any()
+
+
+@each_backend
+def test_a_row_does_not_depend_on_the_batch(backend):
+    x, target = randn(33, 1100, device=backend.device), targets(33, 1100, backend.device)
+    kernels = backend.module("cross_entropy")
+    whole = kernels.forward(x, target)
+    for i in (0, 17, 32):
+        for found, wanted in zip(kernels.forward(x[i : i + 1], target[i : i + 1]), whole, strict=True):
+            assert_same_bits(found, wanted[i : i + 1])
+
+
+@each_backend
+def test_a_target_out_of_range_gives_nan_in_its_row(backend):
+    x, target = randn(4, 10, device=backend.device), targets(4, 10, backend.device)
+    kernels = backend.module("cross_entropy")
+    wanted = kernels.forward(x, target)[0]
+    for wrong in (-1, 10, 2**40, -(2**62)):
+        spoilt = target.clone()
+        spoilt[2] = wrong
+        loss = kernels.forward(x, spoilt)[0]
+        assert loss[2].isnan()
+        assert_same_bits(loss[[0, 1, 3]], wanted[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_subnormals_stay_where_the_caller_flushes_them(dtype, threads):
+    from repkernels.cpu import cross_entropy
+
+    x, target = (0.5 * randn(40, 3000, dtype=torch.float64)).to(dtype), targets(40, 3000, "cpu")
+    # Gradients below 2^-126, and logits that are subnormal.
+    x[7] *= torch.finfo(dtype).smallest_normal
+    scale = torch.full((40,), 2.0**-120)
+    wanted = reference.backward(values(scale), values(x), target.numpy(), name(dtype), "none")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    try:
+        loss, largest, _, inv_sum = cross_entropy.forward(x, target)
+        grad = cross_entropy.backward(x, target, largest, inv_sum, scale)
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+    assert_same_bits(loss, torch.from_numpy(reference.forward(values(x), target.numpy(), "float32", "none")))
+    assert_same_bits(grad, tensor(wanted, dtype))
+    if dtype != torch.float16:
+        assert (np.abs(values(grad)) < 2.0**-126).any() and grad.any()
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_near_the_exact_loss(backend, dtype):
+    """Against the same function in binary64: the loss within a few ulp of its terms, gradients that cancel."""
+    x, target = randn(16, 500, dtype=dtype, device=backend.device), targets(16, 500, backend.device)
+    loss, grad = check(backend, x, target, torch.ones(16, device=backend.device))
+    wide = x.double().requires_grad_()
+    exact = torch.nn.functional.cross_entropy(wide, target, reduction="none")
+    exact.sum().backward()
+    torch.testing.assert_close(loss.double(), exact.detach(), rtol=4e-7, atol=0)
+    torch.testing.assert_close(grad.double(), wide.grad, rtol=1e-6 + torch.finfo(dtype).eps, atol=1e-7)
