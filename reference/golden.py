@@ -122,6 +122,8 @@ def other_cases() -> Iterator[Case]:
         yield {"op": "init", "dtype": "float32", "shapes": [[fan_out, fan_in]]}
     for count in (0, 1, 10, 1797, 5000):
         yield {"op": "permutation", "dtype": "int64", "shapes": [[count]]}
+    # Enough exponentials that another coefficient in their sequence would show.
+    yield {"op": "cross_entropy", "dtype": "float32", "kind": "logits", "shapes": [[240, 33]], "reduction": "sum"}
     yield {"op": "digest_container", "dtype": "float32", "kind": "ordinary", "shapes": [[2, 3]]}
 
 
