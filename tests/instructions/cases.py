@@ -4,27 +4,28 @@ Aligned operands start on 16-byte borders and have sizes that 16 divides, so Tri
 sizes; odd ones do not.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from repkernels.digits import Digits
+from repkernels.kernels import cross_entropy, sgd
 from repkernels.kernels import matmul as mm
+from repkernels.kernels import sum as sums
 from repkernels.kernels.engine import use_engine
-
-NOTHING: frozenset[str] = frozenset()
+from tests.instructions.compiled import TARGETS
 
 
 class Case(NamedTuple):
-    """A call, and by kernel the operand types of products of tiles that it must (`need`) and may (`may`) have."""
+    """A call, and the operand types that its products of tiles may have, and those that one must have."""
 
     name: str
     start: Callable[[], object]
-    need: Mapping[str, frozenset[str]] = {}
-    may: Mapping[str, frozenset[str]] = {}
+    may: frozenset[str] = frozenset()
+    need: frozenset[str] = frozenset()
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, odd: bool = False) -> Tensor:
@@ -57,61 +58,104 @@ def _matmul(
         mm.matmul(a, b, tensor(N, dtype=dtype, odd=odd) if bias else None, contract, digits)
 
 
-def _forced(configuration: mm.Configuration, *args: object, **kwargs: object) -> None:
+def _forced(configuration: mm.Configuration, *args: Any, **kwargs: Any) -> None:
     with mm.use_configuration(configuration):
-        _matmul(*args, **kwargs)  # type: ignore[arg-type]
+        _matmul(*args, **kwargs)
 
 
-def _tiles(contract: str, dtype: torch.dtype, engine: str) -> dict[str, Mapping[str, frozenset[str]]]:
-    """The products of tiles in the kernels of a contraction: of digits, and of sign classes in half precision."""
-    name = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}.get(dtype, "")
-    if contract == "ordered":
-        return {"need": {"ordered_kernel": frozenset({"f32"})}}
+def _case(
+    what: str, contract: str, dtype: torch.dtype, start: Callable[[], object], engine: str = "int8", dots: str = ""
+) -> Case:
+    """dots: the operand type of the products of tiles, where it does not follow from the contract."""
+    kind = str(dtype).removeprefix("torch.")
     if contract == "native":
-        return {"need": {"native_kernel": frozenset({name})}}
-    digits = frozenset({"i8" if engine == "int8" else "f16"})
-    return {
-        "need": {"fixed_kernel": digits},
-        "may": {"fixed_kernel": digits | {"f16"}, "finish_kernel": frozenset({"f16"})},
-    }
+        dots = {"bfloat16": "bf16", "float16": "f16"}[kind]
+    elif contract.startswith("fixed"):
+        dots = "i8" if engine == "int8" else "f16"
+    need = frozenset({dots} - {""})
+    # The sign classes that decide non-finite outputs of `fixed` are multiplied in half precision, exactly.
+    may = need | {"f16"} if contract.startswith("fixed") else need
+    return Case(f"matmul {contract} {kind} {what}", start, may, need)
 
 
-def matmul_cases(every_configuration: bool) -> Iterator[Case]:
-    """Every contract, element type, engine and way through memory; every tile too where that is asked for."""
-    fp32, bf16, fp16 = torch.float32, torch.bfloat16, torch.float16
-    large, odd, narrow, long = (512, 512, 512), (77, 131, 333), (16, 4096, 4096), (64, 64, 2**18)
-    table: list[tuple[str, str, torch.dtype, tuple[int, int, int], dict[str, object]]] = [
-        ("aligned", "ordered", fp32, large, {}),
-        ("bias, odd", "ordered", fp32, odd, {"bias": True, "odd": True}),
-        ("two chunks", "ordered", bf16, (64, 128, 8192), {"across": True}),
-        ("binary64", "ordered", torch.float64, odd, {"odd": True}),
-        ("aligned", "native", bf16, large, {"bias": True}),
-        ("across", "native", fp16, large, {"across": True}),
-        ("odd", "native", bf16, odd, {"odd": True}),
-        ("narrow", "native", bf16, narrow, {}),
-    ]
+def _matmul_cases(target: str) -> Iterator[Case]:
+    """Every contract, element type, engine and way through memory; every number of digits and every tile on sm_90."""
+    fp32, bf16, fp16, fp64 = torch.float32, torch.bfloat16, torch.float16, torch.float64
+    large, odd, narrow, long = (2048, 4096, 1024), (77, 131, 333), (16, 4096, 4096), (64, 64, 2**18)
+    everything = target == "sm_90"
+    # fp32 products of tiles have no one order on AMD's matrix cores, so `ordered` writes its chains out there.
+    chains = "" if TARGETS[target].hip else "f32"
+
+    def case(what: str, contract: str, dtype: torch.dtype, shape: tuple[int, int, int], **options: Any) -> Case:
+        start = partial(_matmul, contract, dtype, shape, **options)
+        dots = chains if contract == "ordered" and dtype != fp64 else ""
+        return _case(what, contract, dtype, start, options.get("engine", "int8"), dots)
+
+    yield case("aligned", "ordered", fp32, large)
+    yield case("bias, odd", "ordered", fp32, odd, bias=True, odd=True)
+    yield case("two chunks", "ordered", bf16, (64, 128, 8192), across=True)
+    yield case("binary64", "ordered", fp64, odd, odd=True)
+    yield case("aligned", "native", bf16, large, bias=True)
+    yield case("across", "native", fp16, large, across=True)
+    yield case("odd", "native", bf16, odd, odd=True)
+    yield case("narrow", "native", bf16, narrow)
     for contract, dtype in (("fixed8", bf16), ("fixed16", bf16), ("fixed24", fp32), ("fixed32", fp32)):
-        table += [
-            ("aligned", contract, dtype, large, {"bias": True}),
-            ("odd", contract, dtype, odd, {"odd": True}),
-            ("narrow, digits kept", contract, dtype, narrow, {"kept": "digits"}),
-            ("narrow, scales kept", contract, dtype, narrow, {"kept": "scales"}),
-            ("split", contract, dtype, long, {}),
-            ("window16", contract, dtype, large, {"engine": "window16"}),
-        ]
-    for what, contract, dtype, shape, options in table:
-        engine = str(options.get("engine", "int8"))
-        name = f"matmul {contract} {str(dtype)[6:]} {what}"
-        yield Case(name, partial(_matmul, contract, dtype, shape, **options), **_tiles(contract, dtype, engine))  # type: ignore[arg-type]
-    if every_configuration:
-        for contract, dtype in (("ordered", fp32), ("native", bf16), ("fixed8", bf16), ("fixed16", bf16),
-                                ("fixed24", fp32), ("fixed32", fp32)):  # fmt: skip
+        if everything or contract == "fixed16":
+            yield case("odd", contract, dtype, odd, odd=True)
+            yield case("narrow, digits kept", contract, dtype, narrow, kept="digits")
+            yield case("narrow, scales kept", contract, dtype, narrow, kept="scales", bias=True)
+            yield case("window16", contract, dtype, large, engine="window16")
+        if everything or contract in ("fixed16", "fixed32"):
+            yield case("aligned", contract, dtype, large, bias=True)
+            yield case("split", contract, dtype, long)
+        if everything or contract == "fixed24":
+            yield case("across", contract, dtype, (512, 512, 512), across=True)
+    if everything:
+        for contract, dtype in (("ordered", fp32), ("native", bf16), ("fixed16", bf16), ("fixed24", fp32)):
             for c in mm.configurations(contract):
-                tile = f"{c.BM}x{c.BN}x{c.BK}, {c.num_warps} warps, {c.num_stages} stages"
-                yield Case(f"matmul {contract} {str(dtype)[6:]} {tile}", partial(_forced, c, contract, dtype, large),
-                           **_tiles(contract, dtype, "int8"))  # type: ignore[arg-type]  # fmt: skip
+                shape = (min(c.BN, 64), 4096, 1024) if c.swap else large
+                start = partial(_forced, c, contract, dtype, shape)
+                yield _case(
+                    f"{c.BM}x{c.BN}x{c.BK}", contract, dtype, start, dots="f32" if contract == "ordered" else ""
+                )
+
+
+def _scales_alone() -> None:
+    """`prepare(..., keep="scales")` makes no digits."""
+    mm.quantize(tensor(1, 4096, 4096), 2, planes=False)
+
+
+def _sum(dtype: torch.dtype, rows: int, columns: int, odd: bool = False) -> None:
+    sums.sum_rows(tensor(rows, columns, dtype=dtype, odd=odd))
+
+
+def _cross_entropy(dtype: torch.dtype, rows: int, classes: int, odd: bool = False) -> None:
+    x, target = tensor(rows, classes, dtype=dtype, odd=odd), tensor(rows, dtype=torch.int64)
+    each = tensor(rows)
+    cross_entropy.forward(x, target)
+    cross_entropy.backward(x, target, each, each, each)
+
+
+def _sgd(dtype: torch.dtype, size: int, first: bool, nesterov: bool, odd: bool = False) -> None:
+    p, g = tensor(size, dtype=dtype, odd=odd), tensor(size, dtype=dtype, odd=odd)
+    velocity = tensor(size, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    sgd.sgd_step(p, g, velocity, 0.1, 0.9, 0.1, 0.01, nesterov, first, not first)
+
+
+def _other_cases() -> Iterator[Case]:
+    yield Case("quantize, scales alone", _scales_alone)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        kind = str(dtype).removeprefix("torch.")
+        yield Case(f"sum {kind}", partial(_sum, dtype, 4096, 256))
+        yield Case(f"sgd {kind}", partial(_sgd, dtype, 4096, False, True))
+    yield Case("sum of blocks, odd", partial(_sum, torch.float32, 70001, 3, odd=True))
+    yield Case("sgd first step, odd", partial(_sgd, torch.float16, 4097, True, False, odd=True))
+    yield Case("cross_entropy float32", partial(_cross_entropy, torch.float32, 64, 10))
+    yield Case("cross_entropy bfloat16", partial(_cross_entropy, torch.bfloat16, 64, 131072))
+    yield Case("cross_entropy odd", partial(_cross_entropy, torch.float16, 7, 1001, odd=True))
 
 
 def cases(target: str) -> Iterator[Case]:
-    """All that is checked on `target`; every tile on sm_90 only."""
-    yield from matmul_cases(every_configuration=target == "sm_90")
+    """All that is checked on `target`."""
+    yield from _other_cases()
+    yield from _matmul_cases(target)

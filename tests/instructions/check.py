@@ -1,68 +1,83 @@
 """Compiles every case for one target and reads what came out."""
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from triton.runtime.jit import JITFunction
 
-import repkernels.kernels
-from tests.instructions.cases import NOTHING, cases
-from tests.instructions.compiled import Compiled, launches
+from tests.instructions.cases import Case, cases
+from tests.instructions.compiled import TARGETS, Compiled, launches, modules
 from tests.instructions.forbidden import FORBIDDEN, NOT_COMPILED
 from tests.instructions.rules import dots, violations
 
 
-def check(target: str) -> tuple[str, int, set[str], list[str]]:
-    """(target, kernels compiled, their names, violations) of every case on `target`."""
-    found, names, count = [], set(), 0
+class Report(NamedTuple):
+    """What came of one target: how many kernels were compiled, their names, and what is wrong."""
+
+    target: str
+    compiled: int
+    names: set[str]
+    wrong: list[str]
+
+
+def check(target: str) -> Report:
+    """Every case on `target`."""
+    report = Report(target, 0, set(), [])
     for case in cases(target):
+        compiled: list[Compiled] = []
         try:
             with launches(target) as compiled:
                 case.start()
+            wrong = list(_wrong(case, compiled))
         except Exception as error:
-            found.append(f"{target}: {case.name}: does not compile: {str(error).strip().splitlines()[-1]}")
-            continue
-        count += len(compiled)
-        for c in compiled:
-            names.add(c.kernel)
-            found += [f"{target}: {case.name}: {c.kernel}: {v}" for v in _violations(c, case.need, case.may)]
-    missing = sorted(set(kernels()) - names - ABSENT.get(target[:2], set()))
-    return target, count, names, found + [f"{target}: {name} is checked by no case" for name in missing]
+            wrong = [f"does not compile: {_message(error)}"]
+        report.wrong.extend(f"{target}: {case.name}: {what}" for what in wrong)
+        report.names.update(c.kernel for c in compiled)
+        report = report._replace(compiled=report.compiled + len(compiled))
+    missing = kernels(target) - report.names
+    report.wrong.extend(f"{target}: no case launches {name}" for name in sorted(missing))
+    return report
 
 
-def _violations(c: Compiled, need: dict[str, frozenset[str]], may: dict[str, frozenset[str]]) -> Iterator[str]:
-    needed = need.get(c.kernel, NOTHING)
-    allowed = may.get(c.kernel, needed)
-    yield from violations(c, allowed)
-    yield from (f"ir: no product of {kind} tiles" for kind in sorted(needed - set(dots(c))))
-    if "i8" in needed and dots(c)["f16"] > 1:
-        yield "ir: more half-precision products than that of the sign classes"
+def _wrong(case: Case, compiled: list[Compiled]) -> Iterator[str]:
+    for c in compiled:
+        yield from (f"{c.kernel}: {what}" for what in violations(c, case.may))
+        if "i8" in case.need and dots(c)["f16"] > 1:
+            yield f"{c.kernel}: ir: more half-precision products than that of the sign classes"
+    has = {kind for c in compiled for kind in dots(c)}
+    yield from (f"ir: no product of {kind} tiles" for kind in sorted(case.need - has))
 
 
-# fp32 products of tiles have no one order on AMD, so the kernel built on them is not launched there.
-ABSENT = {"gf": {"ordered_kernel"}}
+def _message(error: Exception) -> str:
+    """The error under Triton's report of where in the source it arose."""
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {' '.join(str(cause).split())[-300:]}"
 
 
-def kernels() -> list[str]:
-    """The name of every kernel of the library, so that none is left out."""
-    names = []
-    for module in pkgutil.iter_modules(repkernels.kernels.__path__):
-        members = vars(importlib.import_module(f"repkernels.kernels.{module.name}"))
-        names += [n for n, m in members.items() if isinstance(m, JITFunction) and n.endswith("_kernel")]
-    return names
+def kernels(target: str) -> set[str]:
+    """The kernels that launchers can start on `target`, by the name that every kernel has: `..._kernel`."""
+    found = {
+        name
+        for module in modules()
+        for name, member in vars(module).items()
+        if isinstance(member, JITFunction) and name.endswith("_kernel")
+    }
+    absent = set() if target == "sm_90" else {"hopper_kernel"}
+    # Products of fp32 tiles have no one order on AMD's matrix cores.
+    return found - absent - ({"ordered_kernel"} if TARGETS[target].hip else set())
 
 
-def check_forbidden(target: str) -> tuple[str, int, set[str], list[str]]:
-    """As `check`, for the kernels that each do one forbidden thing: found are those that no rule caught."""
-    found, caught = [], set()
+def check_forbidden(target: str) -> Report:
+    """The kernels that each do one forbidden thing: wrong are those that no rule catches, in the IR or the assembly."""
+    report = Report(target, 0, set(), [])
     for name, start in FORBIDDEN.items():
         if (name, target) in NOT_COMPILED:
             continue
         with launches(target) as compiled:
             start()
-        places = {v.split(":")[0] for c in compiled for v in violations(c)}
-        if not places:
-            found.append(f"{target}: {name} passes the checks")
-        caught |= {f"{name} in {place}" for place in places}
-    return target, len(FORBIDDEN), caught, found
+        caught = {what.split(":")[0] for c in compiled for what in violations(c)}
+        report.names.update(f"{name} ({', '.join(sorted(caught))})" for _ in caught)
+        if not caught:
+            report.wrong.append(f"{target}: {name} passes the checks")
+        report = report._replace(compiled=report.compiled + len(compiled))
+    return report

@@ -6,8 +6,9 @@ of tiles, is allowed in the assembly only where the IR has one.
 
 import re
 from collections import Counter
+from collections.abc import Set
 
-from tests.instructions.compiled import Compiled
+from tests.instructions.compiled import TARGETS, Compiled
 
 FLOAT = r"(?:b?f16|f32|f64)"
 
@@ -15,16 +16,16 @@ FLOAT = r"(?:b?f16|f32|f64)"
 # maxnumf and minnumf drop NaN and leave the order of -0 and +0 to the hardware.
 FUNCTIONS = {"math.fma", "math.absf", "math.absi"}
 FORBIDDEN_OPERATIONS = {
-    "arith.divf",
     "arith.remf",
     "arith.maxnumf",
     "arith.minnumf",
     "arith.maximumf",
     "arith.minimumf",
     "tt.extern_elementwise",
-    "tt.elementwise_inline_asm",
     "tt.dot_scaled",
 }
+# Assembly in the source may order kernels, and compute nothing.
+INLINE = r'tt\.elementwise_inline_asm "griddepcontrol\.[^"]*"'
 
 PTX = {
     "approximate": r"\.approx|\bdiv\.full|\b(?:ex2|lg2|rcp|rsqrt|sin|cos|tanh)\.(?!rn)",
@@ -47,19 +48,21 @@ _PTX_TILES = r"^\s*(?:@\S+\s+)?((?:w?mma\S*\.sync|wgmma\.mma_async|tcgen05\.mma)
 _AMD_TILES = r"^\s*(v_(?:mfma|smfmac|wmma|swmmac|dot\d)\S*)"
 
 
-def violations(c: Compiled, tiles: frozenset[str] = frozenset()) -> list[str]:
+def violations(c: Compiled, tiles: Set[str] = frozenset()) -> list[str]:
     """Each forbidden thing in `c`, as "where: what", with the first line that shows it.
 
     tiles: the operand types that products of tiles may have in this kernel.
     """
     found = ["launch: enable_fp_fusion is on"] if c.fusion else []
+    if c.shared_memory > TARGETS[c.target].shared_memory:
+        found.append(f"launch: {c.shared_memory} bytes of shared memory")
     found += [f"ir: product of {kind} tiles" for kind in sorted(set(dots(c)) - tiles)]
     return found + _in_operations(c.ir) + _in_reductions(c.ir) + _in_assembly(c)
 
 
 def dots(c: Compiled) -> Counter[str]:
     """The products of tiles that the source asks for, by operand type: "i8", "f16", "bf16", "f32", "f64"."""
-    return Counter(re.findall(r"tt\.dot .*? : tensor<[\dx]+x(\w+)>", c.ir))
+    return Counter(re.findall(r"(?:tt\.dot|ttng\.warp_group_dot|ttng\.tc_gen5_mma) .*? : \S*?<[\dx]+x(\w+)[,>]", c.ir))
 
 
 def _in_operations(ir: str) -> list[str]:
@@ -71,6 +74,11 @@ def _in_operations(ir: str) -> list[str]:
         operation, types = match[1], line.rsplit(" : ", 1)[-1]
         is_float = re.search(FLOAT, types)
         if operation in FORBIDDEN_OPERATIONS or (operation.startswith("math.") and operation not in FUNCTIONS):
+            found.append(f"ir: {operation}")
+        elif operation == "arith.divf" and "f64" not in types:
+            # In binary64 it is the correctly rounded division, the only one that Triton 3.6 has.
+            found.append(f"ir: {operation}")
+        elif operation == "tt.elementwise_inline_asm" and not re.search(INLINE, line):
             found.append(f"ir: {operation}")
         elif operation == "tt.dot" and "f32" in types and re.search(r"inputPrecision = (?!ieee)", line):
             if re.search(r": tensor<[\dx]+xf32>", line):
@@ -123,7 +131,8 @@ def _fused(c: Compiled) -> bool:
 
 
 def _in_ptx_fma(c: Compiled, code: str) -> list[str]:
-    count = len(re.findall(rf"\bfma\.rn\.{FLOAT}", code))
+    # A packed one counts as the two that it is.
+    count = len(re.findall(rf"\bfma\.rn\.{FLOAT}", code)) + len(re.findall(rf"\bfma\.rn\.{FLOAT}x2", code))
     if count and not _fused(c):
         return [f"ptx: {count} fused multiply-adds that the source does not ask for"]
     if not count and _fused(c):
@@ -139,15 +148,21 @@ def _shapes(c: Compiled) -> list[tuple[int, int, int]]:
 
 
 def _in_amd_sequences(c: Compiled, code: str) -> list[str]:
-    """Reciprocals, roots and FMAs stand only in correctly rounded divisions and roots, or where the source has FMAs."""
+    """Reciprocals, roots and FMAs stand only in correctly rounded divisions and roots, or where the source has FMAs.
+
+    Divisions of integers start from a reciprocal too, scaled by a constant just below 2^32 or 2^64, and correct it. A
+    mixed-format FMA that multiplies by 1 or adds -0 is a single addition or multiplication.
+    """
     count = Counter(re.findall(r"^\s*(v_[a-z]+(?:_[a-z]+)*?)_(?:f32|f64|f16|bf16)", code, re.M))
-    rooted, divided = "tt.precise_sqrt" in c.ir, "tt.precise_divf" in c.ir
+    rooted, divided = "tt.precise_sqrt" in c.ir, "tt.precise_divf" in c.ir or "arith.divf" in c.ir
     found = []
-    if count["v_rcp"] > (count["v_div_fixup"] if divided else 0):
-        found.append(f"amdgcn: approximate: {count['v_rcp']} v_rcp, {count['v_div_fixup']} v_div_fixup")
+    explained = count["v_div_fixup"] * divided + len(re.findall(r"0x4f7ffff[ec]|0x5f7ffffc", code))
+    if count["v_rcp"] > explained:
+        found.append(f"amdgcn: approximate: {count['v_rcp']} v_rcp, {explained} of them in divisions")
     if count["v_sqrt"] and not rooted:
         found.append("amdgcn: approximate: v_sqrt")
-    fused = sum(n for i, n in count.items() if re.fullmatch(r"v_(?:pk_)?fm(?:a|ac|amk|aak|a_mix\w*)|v_mad_mix\w*", i))
+    fused = sum(n for i, n in count.items() if re.fullmatch(r"v_(?:pk_)?fm(?:a|ac|amk|aak)", i))
+    fused += len(re.findall(r"^\s*v_(?:fma|mad)_mix(?!.*(?: 1\.0,|neg\(0\)))", code, re.M))
     if fused and not (_fused(c) or rooted or divided):
         found.append(f"amdgcn: {fused} fused multiply-adds that the source does not ask for")
     if _fused(c) and not fused:
