@@ -1,6 +1,7 @@
 """Launch configurations: data that may follow the shape and the device, since no bit depends on it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -44,11 +45,13 @@ def use_configuration(configuration: Configuration) -> Iterator[None]:
         _forced.reset(token)
 
 
+@functools.cache
 def processors(device: torch.device) -> int:
     """Multiprocessors of the device; a small number where kernels are interpreted."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
+@functools.cache
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory a program may use."""
     if device.type != "cuda":
@@ -57,24 +60,39 @@ def shared_memory(device: torch.device) -> int:
     return getattr(properties, "shared_memory_per_block_optin", 65536)
 
 
+@functools.cache
 def fitted(c: Configuration, bytes_per_element: int, device: torch.device) -> Configuration:
     """c with as many stages as shared memory holds: a stage is (BM + BN) * BK elements."""
     most = shared_memory(device) // ((c.BM + c.BN) * c.BK * bytes_per_element)
     return c._replace(num_stages=min(c.num_stages, max(most, 1)))
 
 
-def pick(wide: Sequence[Configuration], out: torch.Tensor, bytes_per_element: int) -> Configuration:
-    """The first configuration that fits two stages and whose tiles of out (batch, M, N) occupy the device; or the last."""
+def pick(wide: tuple[Configuration, ...], out: torch.Tensor, bytes_per_element: int) -> Configuration:
+    """The first configuration whose tiles of out (batch, M, N) occupy the device, or the last.
+
+    Of those that fit two stages into shared memory, and are not mostly empty.
+    """
     if chosen := _forced.get():
         return fitted(chosen, bytes_per_element, out.device)
-    batch, M, N = out.shape
-    fitting = [c for c in (fitted(c, bytes_per_element, out.device) for c in wide) if c.num_stages > 1 or c.BM < 128]
-    return next((c for c in fitting if batch * c.tiles(M, N) >= processors(out.device)), fitting[-1])
+    return _picked(wide, *out.shape, bytes_per_element, out.device)
 
 
-def pick_narrow(narrow: Mapping[int, Configuration], M: int) -> Configuration | None:
-    """The configuration whose narrow tile just holds M rows, if there is one."""
-    chosen = _forced.get()
-    if chosen:
+@functools.lru_cache(4096)
+def _picked(
+    wide: tuple[Configuration, ...], batch: int, M: int, N: int, bytes_per_element: int, device: torch.device
+) -> Configuration:
+    fitting = [c for c in (fitted(c, bytes_per_element, device) for c in wide) if c.num_stages > 1 and c.BM < 2 * M]
+    return next((c for c in fitting if batch * c.tiles(M, N) >= _enough(device)), fitting[-1] if fitting else wide[-1])
+
+
+def pick_narrow(narrow: tuple[Configuration, ...], M: int, N: int, device: torch.device) -> Configuration | None:
+    """The first of the narrowest tiles that hold M rows whose number occupies the device, or the last of them."""
+    if chosen := _forced.get():
         return chosen if chosen.swap and chosen.BN >= M else None
-    return next((c for height, c in narrow.items() if M <= height), None)
+    holding = [c for c in narrow if c.BN >= M]
+    narrowest = [c for c in holding if c.BN == holding[0].BN]
+    return next((c for c in narrowest if c.tiles(M, N) >= _enough(device)), narrowest[-1] if narrowest else None)
+
+
+def _enough(device: torch.device) -> int:
+    return 3 * processors(device) // 4

@@ -1,6 +1,7 @@
 """The one way to start a kernel: no compiler may contract a multiplication and an addition, on any launch."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,22 +11,42 @@ from torch import Tensor
 
 
 def launch(
-    kernel: Any, grid: Sequence[int], *args: Any, num_warps: int = 4, num_stages: int = 3, **constexprs: Any
+    kernel: Any,
+    grid: Sequence[int],
+    *args: Any,
+    num_warps: int = 4,
+    num_stages: int = 3,
+    overlap: bool = False,
+    **constexprs: Any,
 ) -> None:
     """Starts `kernel` over `grid` on the device of its first tensor argument.
 
     An empty grid starts nothing. `enable_fp_fusion=False` keeps every product and sum its own rounding, so `tl.fma`
-    is the only fused operation.
+    is the only fused operation. overlap: the kernel may be set up while the one before it still runs, and waits for
+    its results by `griddepcontrol`; only where `can_overlap`.
     """
     if math.prod(grid) == 0:
         return
+    if overlap:
+        constexprs["launch_pdl"] = True
     with _on(args):
         kernel[tuple(grid)](*args, num_warps=num_warps, num_stages=num_stages, enable_fp_fusion=False, **constexprs)
+
+
+@functools.cache
+def can_overlap(device: torch.device) -> bool:
+    """Whether the device can set a kernel up before the one ahead of it has ended."""
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+_HERE = contextlib.nullcontext()
 
 
 def _on(args: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     for arg in args:
         tensor = getattr(arg, "base", arg)  # a descriptor's tensor
         if isinstance(tensor, Tensor):
-            return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-    return contextlib.nullcontext()
+            elsewhere = tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
+            return torch.cuda.device(tensor.device) if elsewhere else _HERE
+    return _HERE

@@ -16,9 +16,9 @@ def configurations(contract: str) -> list[Configuration]:
     if contract == "ordered":
         return list(matmul_ordered.CONFIGURATIONS)
     if contract == "native":
-        return [*matmul_native.CONFIGURATIONS, *matmul_native.NARROW.values()]
+        return [*matmul_native.CONFIGURATIONS, *matmul_native.NARROW]
     S = int(contract[5:]) // 8
-    return [*matmul_fixed.CONFIGURATIONS[S], *matmul_fixed.NARROW[S].values()]
+    return [*matmul_fixed.CONFIGURATIONS[S], *matmul_fixed.NARROW[S]]
 
 
 def matmul(a: Tensor, b: Tensor, bias: Tensor | None, contract: str, b_digits: Digits | None = None) -> Tensor:

@@ -16,17 +16,20 @@ from repkernels.kernels.configuration import Configuration, pick, pick_narrow, p
 from repkernels.kernels.engine import engine_for
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed_finish import LONGEST_INT32, LONGEST_INT64, finish, finish_splits
-from repkernels.kernels.matmul_fixed_hopper import hopper, hopper_fits
+from repkernels.kernels.matmul_fixed_hopper import hopper, hopper_fits, on_hopper
 from repkernels.kernels.matmul_fixed_narrow import NARROW, narrow
-from repkernels.kernels.matmul_nonfinite import mark_nonfinite
 from repkernels.kernels.operand import describe_digits, strides
 from repkernels.kernels.quantize import quantize
 
 CONFIGURATIONS = {
     1: (Configuration(128, 256, 128, 8, 4), Configuration(64, 64, 128, 4, 4)),
-    2: (Configuration(128, 128, 128, 8, 3), Configuration(64, 64, 128, 4, 3)),
-    3: (Configuration(128, 64, 128, 8, 3), Configuration(64, 64, 64, 4, 3)),
-    4: (Configuration(128, 64, 128, 8, 2), Configuration(64, 64, 64, 4, 3)),
+    2: (
+        Configuration(128, 128, 128, 8, 3, GROUP=16),
+        Configuration(64, 128, 128, 4, 4),
+        Configuration(64, 64, 128, 4, 4),
+    ),
+    3: (Configuration(128, 64, 128, 8, 3), Configuration(64, 64, 128, 4, 3), Configuration(64, 64, 64, 4, 3)),
+    4: (Configuration(128, 64, 128, 8, 2), Configuration(64, 64, 128, 4, 2), Configuration(64, 64, 64, 4, 3)),
 }
 WINDOW16_CONFIGURATIONS = (Configuration(64, 64, 64, 4, 2),)
 
@@ -90,7 +93,8 @@ def digit_sum(
 
 @triton.jit
 def fixed_kernel(
-    digits_a, digits_b, scale_a, scale_b, bias, c, part, M, N, Kpad, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
+    digits_a, digits_b, part, Kpad, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
     S: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PROGRAMS: tl.constexpr,
     SPLITS: tl.constexpr, SPAN: tl.constexpr, WINDOW: tl.constexpr, WINDOW16: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -118,8 +122,9 @@ def fixed_kernel(
         rows = pm * BM + tl.arange(0, BM)
         cols = pn * BN + tl.arange(0, BN)
         if SPLITS == 1:
-            finish(total.to(tl.float32), scale_a, scale_b, bias, c, batch, batch_a, batch_b, rows, cols, M, N,
-                   stride_cb, stride_cm, stride_cn, S, BIAS)  # fmt: skip
+            finish(total.to(tl.float32), scale_a, scale_b, bias, c, a, b, batch, batch_a, batch_b, rows, cols, M, N, K,
+                   stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+                   S, BIAS)  # fmt: skip
         else:
             at = part + ((split * BATCH + batch).to(tl.int64) * M + rows.to(tl.int64)[:, None]) * N + cols[None, :]
             tl.store(at, total, mask=(rows < M)[:, None] & (cols < N)[None, :])
@@ -135,8 +140,9 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digi
     window16 = engine_for(device) == "window16"
     if b_digits is None or not b_digits.planes.numel():
         b_digits = quantize(b.transpose(1, 2), S, None if b_digits is None else b_digits.scale)
-    if batch == 1 and not window16 and (c := pick_narrow(NARROW[S], M)) and Kpad <= LONGEST_INT32:
-        narrow(c, a, b, bias, out, S, b_digits)
+    few = pick_narrow(NARROW[S], M, N, device) if batch == 1 and not window16 and Kpad <= LONGEST_INT32 else None
+    if few and (M <= 16 or few.tiles(M, N) >= processors(device) or not on_hopper(device)):
+        narrow(few, a, b, bias, out, S, b_digits)
         return
     a_digits = quantize(a, S)
     element = 3 * S if window16 else S
@@ -144,25 +150,24 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digi
     tiles = batch * c.tiles(M, N)
     splits, span = _splits(c, tiles, Kpad, S, processors(device))
     part = out.new_empty((splits, batch, M, N) if splits > 1 else (1,), dtype=torch.int64)
-    sides = (a_digits.scale, b_digits.scale, out if bias is None else bias, out)
-    sizes = (batch, len(a), len(b), *out.stride())
+    (ab, am, ak), (bb, bn, bk) = strides(a), strides(b.transpose(1, 2))
+    sides = (a_digits.scale, b_digits.scale, out if bias is None else bias, out, a, b)
+    arguments = (*sides, M, N, a.shape[2], batch, len(a), len(b), ab, am, ak, bb, bk, bn, *out.stride())
     common = {"S": S, "SPLITS": splits, "BIAS": int(bias is not None)}
-    if not window16 and hopper_fits(c, device) and span * S <= LONGEST_INT32:
-        hopper(c, a_digits, b_digits, (*sides, part, M, N, Kpad, *sizes), tiles * splits, span, common)
+    if not window16 and on_hopper(device) and hopper_fits(c) and span * S <= LONGEST_INT32:
+        hopper(c, a_digits, b_digits, (part, Kpad, *arguments), tiles * splits, span, common)
     else:
         programs = min(tiles * splits, c.programs * processors(device))
         launch(fixed_kernel, (programs,), describe_digits(a_digits, c.BM, c.BK), describe_digits(b_digits, c.BN, c.BK),
-               *sides, part, M, N, Kpad, *sizes, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, PROGRAMS=programs, SPAN=span,
+               part, Kpad, *arguments, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, PROGRAMS=programs, SPAN=span,
                WINDOW=LONGEST_INT32 // S // c.BK * c.BK, WINDOW16=window16, num_warps=c.num_warps,
                num_stages=c.num_stages, **common)  # fmt: skip
     if splits > 1:
-        finish_splits(part, sides, sizes, Kpad, common)
-    bb, bn, bk = strides(b.transpose(1, 2))
-    mark_nonfinite((a_digits.scale, b_digits.scale), bias, out, a, b, (*strides(a), bb, bk, bn))
+        finish_splits(part, arguments, Kpad, common)
 
 
 def _splits(c: Configuration, tiles: int, Kpad: int, S: int, processors: int) -> tuple[int, int]:
-    """Into how many parts K is cut, and their length: as many as int64 needs, and more where tiles leave the GPU idle."""
+    """Into how many parts K is cut, and their length: as int64 needs, and more where tiles leave the GPU idle."""
     splits = max(triton.cdiv(Kpad, LONGEST_INT64[S]), min(processors // tiles, Kpad // (8 * c.BK)))
     span = triton.cdiv(triton.cdiv(Kpad, splits), c.BK) * c.BK
     return triton.cdiv(Kpad, span), span

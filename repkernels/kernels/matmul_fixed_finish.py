@@ -9,6 +9,7 @@ from torch import Tensor
 
 from repkernels.kernels.arith import ldexp, store_result, tile_of
 from repkernels.kernels.launch import launch
+from repkernels.kernels.matmul_nonfinite import with_nonfinite
 
 # P' fits int64 up to this K, by number of digits; an int32 sum of t products per k fits up to K = 131071 / t.
 LONGEST_INT64 = (0, 2**48, 2**33, 2**25, 2**17)
@@ -17,14 +18,18 @@ LONGEST_INT32 = 131071
 
 @triton.jit
 def finish(
-    r, scale_a, scale_b, bias, c, batch, batch_a, batch_b, rows, cols, M, N, stride_cb, stride_cm, stride_cn,
+    r, scale_a, scale_b, bias, c, a, b, batch, batch_a, batch_b, rows, cols, M, N, K,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
     S: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """From RN32(P') to the stored result: exponents, bias, output type."""
-    e_a = tl.load(scale_a + batch_a * M + rows, mask=rows < M, other=0) >> 1
-    e_b = tl.load(scale_b + batch_b * N + cols, mask=cols < N, other=0) >> 1
+    """From RN32(P') to the stored result: exponents, non-finite elements, bias, output type."""
+    sa = tl.load(scale_a + batch_a * M + rows, mask=rows < M, other=0)
+    sb = tl.load(scale_b + batch_b * N + cols, mask=cols < N, other=0)
     shift: tl.constexpr = 8 * (S - 2) if S > 2 else 0
-    r = ldexp(r, e_a[:, None] + e_b[None, :] + shift)
+    r = ldexp(r, (sa >> 1)[:, None] + (sb >> 1)[None, :] + shift)
+    if tl.max(sa & 1, 0) + tl.max(sb & 1, 0) > 0:
+        r = with_nonfinite(r, a, b, batch, rows, cols, M, N, K, stride_ab, stride_am, stride_ak, stride_bb, stride_bk,
+                           stride_bn, 32)  # fmt: skip
     store_result(r, bias, c, batch, rows, cols, M, N, stride_cb, stride_cm, stride_cn, BIAS)
 
 
@@ -41,7 +46,8 @@ def rounded(low, high):
 
 @triton.jit
 def finish_kernel(
-    part, scale_a, scale_b, bias, c, M, N, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
+    part, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
     S: tl.constexpr, SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The result from the sums of the splits. WIDE: their total may pass int64, so it is kept in two words."""
@@ -62,15 +68,13 @@ def finish_kernel(
         else:
             low += total
     r = rounded(low, high) if WIDE else low.to(tl.float32)
-    finish(r, scale_a, scale_b, bias, c, batch, batch % BATCH_A, batch % BATCH_B, rows, cols, M, N, stride_cb, stride_cm,
-           stride_cn, S, BIAS)  # fmt: skip
+    finish(r, scale_a, scale_b, bias, c, a, b, batch, batch % BATCH_A, batch % BATCH_B, rows, cols, M, N, K, stride_ab,
+           stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn, S, BIAS)  # fmt: skip
 
 
-def finish_splits(
-    part: Tensor, sides: Sequence[Tensor], sizes: Sequence[int], Kpad: int, constexprs: Mapping[str, Any]
-) -> None:
-    """Stores the result from part (SPLITS, batch, M, N) int64. sides, sizes: as the kernel takes them."""
+def finish_splits(part: Tensor, arguments: Sequence[Any], Kpad: int, constexprs: Mapping[str, Any]) -> None:
+    """Stores the result from part (SPLITS, batch, M, N) int64. arguments: as the kernel takes them after it."""
     _, batch, M, N = part.shape
-    S = constexprs["S"]
-    launch(finish_kernel, (batch * triton.cdiv(M, 32) * triton.cdiv(N, 64),), part, *sides, M, N, *sizes, BM=32, BN=64,
-           WIDE=Kpad > LONGEST_INT64[S], **constexprs)  # fmt: skip
+    wide = Kpad > LONGEST_INT64[constexprs["S"]]
+    grid = (batch * triton.cdiv(M, 32) * triton.cdiv(N, 64),)
+    launch(finish_kernel, grid, part, *arguments, BM=32, BN=64, WIDE=wide, **constexprs)

@@ -4,6 +4,7 @@ Triton's own pipeline waits after every product with an integer accumulator, so 
 loop over all (tile, k) steps of a program, loads running ahead across tiles, one wait a step.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,22 +13,19 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_wait
 
 from repkernels.digits import Digits
+from repkernels.kernels import arith, matmul_nonfinite
 from repkernels.kernels.configuration import Configuration, processors
 from repkernels.kernels.launch import launch
 
 # Triton 3.6 knows it by its older name.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
-
-@gluon.jit
-def tile_of(t, M, N, BM: gl.constexpr, BN: gl.constexpr, GROUP: gl.constexpr):
-    rows, cols = gl.cdiv(M, BM), gl.cdiv(N, BN)
-    group = t // (GROUP * cols)
-    first = group * GROUP
-    height = min(rows - first, GROUP)
-    return first + (t % (GROUP * cols)) % height, (t % (GROUP * cols)) // height
+ldexp, tile_of, positive_zeros, sign_class = (
+    gluon.jit(f.fn) for f in (arith.ldexp, arith.tile_of, arith.positive_zeros, matmul_nonfinite.sign_class)
+)
 
 
 @gluon.jit
@@ -54,33 +52,27 @@ def load_step(
 def operand(tiles_a, index, REGISTERS: gl.constexpr, layout: gl.constexpr):
     """A tile of the first operand: as it lies in shared memory, or read once into registers."""
     tile = tiles_a.index(index)
-    if REGISTERS:
-        return tile.load(layout)
-    else:
-        return tile
+    return tile.load(layout) if REGISTERS else tile
 
 
 @gluon.jit
-def power_of_two(e):
-    return ((e + 127) << 23).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
-def ldexp(x, e):
-    e1 = gl.minimum(gl.maximum(e, -126), 127)
-    e2 = gl.minimum(gl.maximum(e - e1, -126), 127)
-    return x * power_of_two(e1) * power_of_two(e2)
-
-
-@gluon.jit
-def positive_zeros(r, FORMAT: gl.constexpr):
-    smallest: gl.constexpr = 2.0**-134 if FORMAT == gl.bfloat16 else 2.0**-25 if FORMAT == gl.float16 else 0.0
-    return gl.where(gl.abs(r) <= smallest, 0.0, r)
+def with_nonfinite(r, pa, pb, in_a, in_b, K, stride_ak, stride_bk):
+    """r where the dot product of sign classes is finite, that dot product elsewhere. One k at a time: it is rare."""
+    classes = gl.zeros_like(r)
+    for _ in range(K):
+        x = sign_class(gl.load(pa, mask=in_a, other=0.0).to(gl.float32))
+        y = sign_class(gl.load(pb, mask=in_b, other=0.0).to(gl.float32))
+        classes += x[:, None] * y[None, :]
+        pa += stride_ak
+        pb += stride_bk
+    finite = (classes.to(gl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
+    return gl.where(finite, r, classes)
 
 
 @gluon.jit
 def hopper_kernel(
-    digits_a, digits_b, scale_a, scale_b, bias, c, part, M, N, Kpad, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
+    digits_a, digits_b, part, Kpad, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
     S: gl.constexpr, GROUP: gl.constexpr, PROGRAMS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
     SPLITS: gl.constexpr, SPAN: gl.constexpr, BIAS: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
@@ -103,6 +95,7 @@ def hopper_kernel(
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
 
+    gdc_wait()
     items = BATCH * SPLITS * gl.cdiv(M, BM) * gl.cdiv(N, BN)
     plane_a, plane_b = BATCH_A * M, BATCH_B * N
     next_item = gl.program_id(0)
@@ -202,10 +195,14 @@ def hopper_kernel(
             at = ((split * BATCH + batch).to(gl.int64) * M + rows.to(gl.int64)[:, None]) * N + cols[None, :]
             gl.store(part + at, total, mask=mask)
         else:
-            e_a = gl.load(scale_a + (batch % BATCH_A) * M + rows, mask=rows < M, other=0) >> 1
-            e_b = gl.load(scale_b + (batch % BATCH_B) * N + cols, mask=cols < N, other=0) >> 1
+            s_a = gl.load(scale_a + (batch % BATCH_A) * M + rows, mask=rows < M, other=0)
+            s_b = gl.load(scale_b + (batch % BATCH_B) * N + cols, mask=cols < N, other=0)
             shift: gl.constexpr = (0, 0, 0, 8, 16)[S]
-            r = ldexp(total.to(gl.float32), e_a[:, None] + e_b[None, :] + shift)
+            r = ldexp(total.to(gl.float32), (s_a >> 1)[:, None] + (s_b >> 1)[None, :] + shift)
+            if gl.max(s_a & 1, 0) + gl.max(s_b & 1, 0) > 0:
+                pa = a + batch.to(gl.int64) * stride_ab + rows.to(gl.int64) * stride_am
+                pb = b + batch.to(gl.int64) * stride_bb + cols.to(gl.int64) * stride_bn
+                r = with_nonfinite(r, pa, pb, rows < M, cols < N, K, stride_ak, stride_bk)
             if BIAS:
                 r = r + gl.load(bias + cols, mask=cols < N, other=0.0).to(gl.float32)[None, :]
             r = positive_zeros(r, c.dtype.element_ty).to(c.dtype.element_ty)
@@ -213,10 +210,20 @@ def hopper_kernel(
             gl.store(c + at, r, mask=mask)
 
 
-def hopper_fits(c: Configuration, device: torch.device) -> bool:
-    """Whether the device is a Hopper GPU and the tile one that two warpgroups share."""
-    on_hopper = device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
-    return on_hopper and c.num_warps == 8 and c.BM == 128 and c.BK == 128 and c.num_stages > 1
+@functools.cache
+def on_hopper(device: torch.device) -> bool:
+    """Whether the device is a Hopper GPU."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
+
+
+def hopper_fits(c: Configuration) -> bool:
+    """Whether the tile is one of whole warpgroups."""
+    return c.BM == 16 * c.num_warps and c.BK == 128 and c.num_stages > 1
+
+
+@functools.cache
+def _layout(rows: int, BK: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for([rows, BK], gl.int8)
 
 
 def hopper(
@@ -231,15 +238,15 @@ def hopper(
     """Starts the kernel over the digits of both operands; arguments: as the kernel takes them after the descriptors."""
     programs = min(items, processors(a.scale.device))
     descriptors = (_describe(digits, rows, c.BK) for digits, rows in ((a, c.BM), (b, c.BN)))
-    launch(hopper_kernel, (programs,), *descriptors, *arguments, GROUP=c.GROUP, PROGRAMS=programs, STAGES=c.num_stages,
-           REGISTERS=REGISTERS[constexprs["S"]], SPAN=span, num_warps=c.num_warps, **constexprs)  # fmt: skip
+    launch(hopper_kernel, (programs,), *descriptors, *arguments, GROUP=c.GROUP, PROGRAMS=programs,
+           STAGES=c.num_stages, REGISTERS=REGISTERS[constexprs["S"]], SPAN=span, num_warps=c.num_warps, overlap=True,
+           **constexprs)  # fmt: skip
 
 
 # Whether the first operand's tiles are read into registers once, instead of from shared memory by each product.
-REGISTERS = (False, False, False, True, True)
+REGISTERS = (False, False, False, True, False)
 
 
 def _describe(digits: Digits, rows: int, BK: int) -> TensorDescriptor:
     flat = digits.planes.view(-1, digits.planes.shape[-1])
-    layout = gl.NVMMASharedLayout.get_default_for([rows, BK], gl.int8)
-    return TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [rows, BK], layout)
+    return TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [rows, BK], _layout(rows, BK))

@@ -4,23 +4,23 @@ The tile is turned: its rows are the second operand's columns. The digits of the
 operand, so that each digit plane of the large operand meets all of them in one product.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_wait
 
 from repkernels.digits import Digits
 from repkernels.kernels.arith import ldexp, store_result
 from repkernels.kernels.configuration import Configuration, fitted
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.matmul_nonfinite import with_nonfinite
-from repkernels.kernels.operand import describe_digits, strides
+from repkernels.kernels.operand import describe_digits
 from repkernels.kernels.quantize import quantize
 
 
 @triton.jit
 def weighted(sums, i, S: tl.constexpr, SLOTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """Sums of digit i with every digit j of the few rows, (BM, SLOTS * BN) int32 -> their part of P', (BM, BN) int64."""
+    """Sums of digit i with each digit j of the few rows, (BM, SLOTS * BN) int32 -> their part of P', (BM, BN) int64."""
     j = tl.arange(0, SLOTS)
     last: tl.constexpr = S if S > 1 else 0
     taken = (j < S) & (i + j <= last)
@@ -33,6 +33,7 @@ def narrow_kernel(
     digits_w, digits_x, scale_w, scale_x, bias, c, w, x, R, M, K, Kpad,
     stride_wr, stride_wk, stride_xm, stride_xk, stride_cm, stride_cr,
     S: tl.constexpr, SLOTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """BM vectors of w (R, K) against all M <= BN vectors of x (M, K); the result's element (m, r) is their product.
 
@@ -46,6 +47,8 @@ def narrow_kernel(
         c2 = tl.zeros((BM, SLOTS * BN), tl.int32)
     if S > 3:
         c3 = tl.zeros((BM, SLOTS * BN), tl.int32)
+    if OVERLAP:
+        gdc_wait()
     for k in range(0, Kpad, BK):
         y = digits_x.load([0, k]).T
         c0 = tl.dot(digits_w.load([row, k]), y, c0, out_dtype=tl.int32)
@@ -75,18 +78,14 @@ def narrow_kernel(
 
 
 NARROW = {
-    1: {
-        16: Configuration(64, 16, 256, 4, 4, swap=True),
-        32: Configuration(64, 32, 256, 4, 4, swap=True),
-        64: Configuration(64, 64, 256, 4, 4, swap=True),
-    },
-    2: {
-        16: Configuration(64, 16, 256, 4, 4, swap=True),
-        32: Configuration(64, 32, 128, 4, 4, swap=True),
-        64: Configuration(64, 64, 128, 4, 3, swap=True),
-    },
-    3: {16: Configuration(64, 16, 128, 4, 4, swap=True)},
-    4: {16: Configuration(64, 16, 128, 4, 3, swap=True)},
+    1: (Configuration(64, 16, 256, 4, 4, swap=True), Configuration(64, 32, 256, 4, 4, swap=True)),
+    2: (
+        Configuration(128, 16, 128, 4, 4, swap=True),
+        Configuration(64, 16, 256, 4, 4, swap=True),
+        Configuration(64, 32, 128, 4, 4, swap=True),
+    ),
+    3: (Configuration(64, 16, 128, 4, 4, swap=True),),
+    4: (Configuration(64, 16, 128, 4, 3, swap=True),),
 }
 
 
@@ -98,7 +97,9 @@ def narrow(c: Configuration, a: Tensor, b: Tensor, bias: Tensor | None, out: Ten
     _, M, N = out.shape
     K, Kpad = a.shape[2], a_digits.planes.shape[-1]
     w = b[0].T
+    overlap = can_overlap(out.device)
     launch(narrow_kernel, (triton.cdiv(N, c.BM),), describe_digits(b_digits, c.BM, c.BK),
            describe_digits(a_digits, slots * c.BN, c.BK), b_digits.scale, a_digits.scale, out if bias is None else bias,
-           out, w, a, N, M, K, Kpad, *w.stride(), *a.stride()[1:], *out.stride()[1:], S=S, SLOTS=slots, BM=c.BM, BN=c.BN,
-           BK=c.BK, BIAS=0 if bias is None else 2, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
+           out, w, a, N, M, K, Kpad, *w.stride(), *a.stride()[1:], *out.stride()[1:], S=S, SLOTS=slots, BM=c.BM,
+           BN=c.BN, BK=c.BK, BIAS=0 if bias is None else 2, OVERLAP=overlap, overlap=overlap, num_warps=c.num_warps,
+           num_stages=c.num_stages)  # fmt: skip

@@ -4,21 +4,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from repkernels.kernels.arith import positive_zeros, store_result, tile_of
+from repkernels.kernels.arith import store_result, tile_of
 from repkernels.kernels.configuration import Configuration, fitted, pick, pick_narrow, processors
 from repkernels.kernels.launch import launch
-from repkernels.kernels.operand import describe, describe_vectors
+from repkernels.kernels.operand import describe_vectors
 
 
 @triton.jit
 def native_kernel(
-    a, b, bias, c, dc, M, N, K, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
+    a, b, bias, c, M, N, K, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PROGRAMS: tl.constexpr,
-    ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIAS: tl.constexpr, FLATTEN: tl.constexpr, STORE: tl.constexpr,
+    ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Persistent over (batch, tile). a, b: descriptors over (batch * rows, K), or with ACROSS over (K, rows)."""
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
-    for item in tl.range(tl.program_id(0), BATCH * tiles, PROGRAMS, flatten=FLATTEN):
+    for item in tl.range(tl.program_id(0), BATCH * tiles, PROGRAMS):
         batch = item // tiles
         pm, pn = tile_of(item % tiles, M, N, BM, BN, GROUP)
         row_a = (batch % BATCH_A) * M + pm * BM
@@ -30,31 +30,26 @@ def native_kernel(
             acc = tl.dot(x, y, acc)
         rows = pm * BM + tl.arange(0, BM)
         cols = pn * BN + tl.arange(0, BN)
-        if STORE:
-            dc.store([pm * BM, pn * BN], positive_zeros(acc, c.dtype.element_ty).to(c.dtype.element_ty))
-        else:
-            store_result(acc, bias, c, batch, rows, cols, M, N, stride_cb, stride_cm, stride_cn, BIAS)
+        store_result(acc, bias, c, batch, rows, cols, M, N, stride_cb, stride_cm, stride_cn, BIAS)
 
 
 CONFIGURATIONS = (
-    Configuration(128, 256, 64, 8, 3),
-    Configuration(128, 128, 64, 4, 4),
-    Configuration(64, 64, 64, 4, 4),
+    Configuration(128, 256, 64, 8, 4),
+    Configuration(128, 128, 64, 8, 4),
+    Configuration(128, 64, 128, 4, 4),
+    Configuration(64, 64, 128, 4, 5),
 )
-NARROW = {
-    16: Configuration(64, 16, 256, 4, 4, swap=True, GROUP=1),
-    32: Configuration(64, 32, 128, 4, 5, swap=True, GROUP=1),
-    64: Configuration(64, 64, 128, 4, 4, swap=True, GROUP=1),
-}
-
-
-FLATTEN = STORE = False
+NARROW = (
+    Configuration(64, 16, 256, 4, 4, swap=True, GROUP=1),
+    Configuration(64, 32, 128, 4, 5, swap=True, GROUP=1),
+    Configuration(64, 64, 128, 4, 5, swap=True, GROUP=1),
+)
 
 
 def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """a (Ba, M, K) @ b (Bb, K, N) into out (B, M, N), K > 0, nothing empty; bf16 or fp16."""
     K, device = a.shape[2], out.device
-    narrow = pick_narrow(NARROW, out.shape[1]) if len(out) == 1 else None
+    narrow = pick_narrow(NARROW, *out.shape[1:], device) if len(out) == 1 else None
     c = fitted(narrow, a.element_size(), device) if narrow else pick(CONFIGURATIONS, out, a.element_size())
     first, second, by = a, b.transpose(1, 2), int(bias is not None)
     if c.swap:
@@ -62,10 +57,8 @@ def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     da, across_a = describe_vectors(first, c.BM, c.BK)
     db, across_b = describe_vectors(second, c.BN, c.BK)
     batch, M, N = out.shape
-    store = STORE and not c.swap and bias is None and batch == 1
-    dc = describe(out[0], [c.BM, c.BN]) if store else da
     tiles = batch * triton.cdiv(M, c.BM) * triton.cdiv(N, c.BN)
     programs = tiles if c.swap else min(tiles, c.programs * processors(device))
-    launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, dc, M, N, K, batch, first.shape[0],
+    launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, M, N, K, batch, first.shape[0],
            second.shape[0], *out.stride(), BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, PROGRAMS=programs,
-           ACROSS_A=across_a, ACROSS_B=across_b, BIAS=by, FLATTEN=FLATTEN and not c.swap, STORE=store, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
+           ACROSS_A=across_a, ACROSS_B=across_b, BIAS=by, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip

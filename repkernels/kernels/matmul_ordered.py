@@ -34,7 +34,8 @@ def chain(pa, pb, acc, k0, k1, rows, cols, M, N, stride_ak, stride_bk, BK: tl.co
 
 @triton.jit
 def ordered_kernel(
-    a, b, bias, c, M, N, K, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+    a, b, bias, c, M, N, K,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
     CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     EVEN: tl.constexpr, ONE_CHUNK: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -56,8 +57,10 @@ def ordered_kernel(
 
 @triton.jit
 def outer_kernel(
-    a, b, bias, c, M, N, K, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
-    CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, TYPE: tl.constexpr, BIAS: tl.constexpr,
+    a, b, bias, c, M, N, K,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+    CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
+    TYPE: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The same chains written out, one k at a time: binary64, and GPUs whose fp32 `tl.dot` is not one ascending chain.
 
@@ -73,7 +76,7 @@ def outer_kernel(
     total = tl.zeros((BM, BN), TYPE)
     for k0 in range(0, K, CHUNK):
         acc = tl.zeros((BM, BN), TYPE)
-        for k in range(k0, min(K, k0 + CHUNK)):
+        for _ in range(k0, min(K, k0 + CHUNK)):
             x = tl.load(pa).to(TYPE)
             y = tl.load(pb).to(TYPE)
             acc = tl.fma(tl.broadcast_to(x[:, None], (BM, BN)), tl.broadcast_to(y[None, :], (BM, BN)), acc)

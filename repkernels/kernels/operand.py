@@ -30,7 +30,7 @@ def describe(t: Tensor, block: list[int]) -> Any:
 
 
 def describe_digits(digits: Digits, rows: int, BK: int) -> Any:
-    """All planes as one (S * batch * R, Kpad) descriptor; the rows past a plane's end are the next plane's, and not used."""
+    """All planes as one (S * batch * R, Kpad) descriptor. Rows past a plane's end are the next one's, and not used."""
     planes = digits.planes
     return describe(planes.view(-1, planes.shape[-1]), [rows, BK])
 

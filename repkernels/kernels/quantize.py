@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from repkernels.digits import Digits, padded
 from repkernels.kernels.arith import (
@@ -17,7 +18,7 @@ from repkernels.kernels.arith import (
     quantized,
     scale_exponent,
 )
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
 
 
 @triton.jit
@@ -35,9 +36,11 @@ def store_digits(v, e, planes, plane_stride, rows, ks, R, Kpad, S: tl.constexpr)
 @triton.jit
 def rows_kernel(
     v, planes, scale, R, K, Kpad, per_batch, stride_b, stride_r, plane_stride,
-    S: tl.constexpr, LAST: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+    S: tl.constexpr, LAST: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Whole rows along contiguous K in registers: one read, one write."""
+    """Whole rows along contiguous K in registers. OVERLAP: the next kernel may be set up meanwhile."""
+    if OVERLAP:
+        gdc_launch_dependents()
     rows = tl.program_id(0) * BR + tl.arange(0, BR)
     ks = tl.arange(0, BK)
     at = v + (rows // per_batch).to(tl.int64) * stride_b + (rows % per_batch).to(tl.int64) * stride_r
@@ -54,7 +57,8 @@ def rows_kernel(
 def extent_kernel(
     v, extent, R, K, per_batch, stride_b, stride_r, stride_k, BR: tl.constexpr, BK: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """The largest finite magnitude of each vector, as bits, into extent[r]; whether one is not finite into extent[R + r]."""
+    """The largest finite magnitude of each vector, as bits, into extent[r];
+    whether any is not finite into extent[R + r]."""
     parts = tl.cdiv(K, BK * STEPS)
     rows = (tl.program_id(0) // parts) * BR + tl.arange(0, BR)
     part = tl.program_id(0) % parts
@@ -107,7 +111,7 @@ def scale_kernel(extent, scale, R, S: tl.constexpr, LAST: tl.constexpr, BLOCK: t
 
 LONGEST_ROW = 16384  # elements of K that one program holds in registers
 ROW_TILE = 4096  # elements of a program over short rows
-ACROSS_TILE = (64, 64)  # vectors and elements of K of a program where vectors lie across memory
+ACROSS_TILE = (64, 128)  # vectors and elements of K of a program where vectors lie across memory
 ALONG_TILE = (8, 512)  # where they lie along it
 
 
@@ -133,9 +137,11 @@ def quantize(
     if stride_k == 1 and K <= LONGEST_ROW and planes and not known:
         BK = max(triton.next_power_of_2(Kpad), 64)
         BR = max(1, ROW_TILE // BK)
-        num_warps = 4 if BK < 4096 else 16 if R <= 64 or BK > 8192 else 8
+        few = R <= 64
+        num_warps = 4 if BK < 4096 else (32 if BK > 8192 else 16) if few else (16 if BK > 8192 else 8)
         launch(rows_kernel, (triton.cdiv(R, BR),), v, out, scale, R, K, Kpad, per_batch, stride_b, stride_r,
-               plane_stride, BR=BR, BK=BK, num_warps=num_warps, **common)  # fmt: skip
+               plane_stride, BR=BR, BK=BK, OVERLAP=few and can_overlap(v.device), num_warps=num_warps,
+               **common)  # fmt: skip
         return Digits(out, scale)
     BR, BK = ALONG_TILE if stride_k == 1 else ACROSS_TILE
     extent = scale
