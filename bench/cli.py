@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import track
+
+from repkernels.devices import named_device
 
 from . import machine, matmul, report  # noqa: F401  (a benchmark's module registers it)
 from .measure import ROUNDS, measure
@@ -29,7 +30,7 @@ def bench(
     """Measures this library beside torch, in one run, on random data. Exit code 1 if something was not measured."""
     if name not in REGISTRY:
         raise typer.BadParameter(f"NAME: expected one of {', '.join(REGISTRY)}, got {name!r}")
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = named_device(device)
     console = Console()
     if not console.is_terminal:
         console.width = 120

@@ -17,6 +17,7 @@ from torch import Tensor
 import repkernels
 from repkernels import nn, optim, random
 from repkernels.contract import NAMES
+from repkernels.devices import named_device
 from repkernels.verify.catalogue import demo as recorded_digests
 from repkernels.verify.compare import patterns
 from repkernels.verify.report import describe
@@ -93,7 +94,7 @@ def demo_command(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write what was seen here.")] = None,
 ) -> None:
     """Trains a model on real images and compares its bits with those recorded from the reference."""
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = named_device(device)
     if contract and contract not in NAMES:
         raise typer.BadParameter(f"--contract: expected one of {', '.join(NAMES)}, got {contract!r}")
     console = Console()
@@ -175,8 +176,8 @@ def _digest_lines(trained: Trained, expected: dict[str, str]) -> Iterator[str]:
 
 def _comparisons(comparisons: list[Comparison]) -> Table:
     table = Table(title="The same rows of (256, 1024) @ (1024, 512), fp32, computed twice", title_justify="left")
-    for heading in ("", "by", "rows that differ", "largest difference"):
-        table.add_column(heading, justify="right" if heading.startswith(("rows", "largest")) else "left")
+    for heading in ("", "by", "rows that differ", "by at most"):
+        table.add_column(heading, justify="right" if heading.startswith(("rows", "by at")) else "left")
     for c in comparisons:
         table.add_row(c.what, c.library, f"{c.differing} of {c.rows}", f"{c.largest:.3g}")
     return table

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from repkernels import NUMERICS_VERSION
 from repkernels.contract import NAMES
+from repkernels.devices import named_device
 from repkernels.verify.runner import Check, Outcome, checks, operations, run
 
 
@@ -23,8 +24,8 @@ def verify_command(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write every result here.")] = None,
 ) -> None:
     """Proves on this device that results have the reference's bits, whatever batch, tile, engine or layout."""
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    _refuse(where, op, contract)
+    where = named_device(device)
+    _refuse(op, contract)
     console = Console()
     outcomes = _with_progress(checks(where, op or None, contract or None), console)
     machine = describe(where)
@@ -71,12 +72,8 @@ def as_json(outcomes: list[Outcome], machine: dict[str, Any]) -> dict[str, Any]:
     return {**machine, "passed": all(outcome.passed for outcome in outcomes), "results": results}
 
 
-def _refuse(device: torch.device, op: str, contract: str) -> None:
+def _refuse(op: str, contract: str) -> None:
     """One clear error before anything runs."""
-    if device.type not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"--device: expected cpu or cuda, got {device}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise typer.BadParameter(f"--device: there is no {device}; this machine has {torch.cuda.device_count()} GPUs")
     if op and op not in operations():
         raise typer.BadParameter(f"--op: expected one of {', '.join(operations())}, got {op!r}")
     if contract and contract not in NAMES:

@@ -1,0 +1,68 @@
+"""The command line: names, errors before anything runs, and what a wheel holds."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from repkernels import __version__
+from repkernels.cli import app
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_help_names_every_command() -> None:
+    done = CliRunner().invoke(app, ["--help"])
+    assert done.exit_code == 0
+    for command in ("verify", "demo", "bench"):
+        assert command in done.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "--device", "tpu:0"],
+        ["verify", "--op", "no_such_operation"],
+        ["verify", "--contract", "fixed12"],
+        ["demo", "--contract", "fixed12"],
+        ["demo", "--device", "nonsense"],
+        ["demo", "--device", "cuda:99"],
+        ["frobnicate"],
+    ],
+)
+def test_bad_arguments_are_refused(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+
+
+def test_module_is_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "repkernels", "verify", "--op", "permutation", "--device", "cpu"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hold" in done.stdout
+
+
+def test_benchmarks_are_found_in_a_checkout() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "repkernels", "bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--quick" in done.stdout
+
+
+def test_the_wheel_holds_every_package_and_no_other() -> None:
+    packages = {"repkernels.bench"} | {
+        ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "repkernels").rglob("__init__.py")
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
+
+
+def test_versions_agree() -> None:
+    assert PROJECT["project"]["version"] == __version__
