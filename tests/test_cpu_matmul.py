@@ -288,14 +288,16 @@ def test_two_words(contract, monkeypatch):
     """The sums of long K in two words equal those in one; rounding sees every bit below the kept ones."""
     from repkernels.cpu import matmul_fixed
 
-    a, b = spread(1, 9, 2300, dtype=torch.float32, seed=1), spread(1, 2300, 21, dtype=torch.float32, seed=2)
-    one = matmul(a, b, None, contract)
-    monkeypatch.setattr(matmul_fixed, "NARROW", (512, 512, 1024, 1536))
-    assert_same_bits(matmul(a, b, None, contract), one)
+    a, b = spread(1, 9, 9000, dtype=torch.float32, seed=1), spread(1, 9000, 21, dtype=torch.float32, seed=2)
+    many, few = matmul(a, b, None, contract), matmul(a[:, :2], b, None, contract)
+    assert_same_bits(few, many[:, :2])
+    monkeypatch.setattr(matmul_fixed, "NARROW", (512, 512, 1024, 4096))
+    assert_same_bits(matmul(a, b, None, contract), many)
+    assert_same_bits(matmul(a[:, :2], b, None, contract), few)
 
 
 def test_rounding_of_two_words():
-    from repkernels.cpu.matmul_fixed import _rounded
+    from repkernels.cpu.fixed_store import rounded
 
     generator = np.random.default_rng(0)
     numbers = [0, 1, -1, 2**24 + 1, -(2**24 + 1), 2**63, -(2**63), 2**64, -(2**64), 2**65, 2**100]
@@ -307,7 +309,7 @@ def test_rounding_of_two_words():
         numbers.append(int(generator.integers(0, 2**62)) << places >> 40)
     for p in numbers:
         if abs(p) < 2**125:
-            got = _rounded(np.int64(p >> 64), np.uint64(p & (2**64 - 1)))
+            got = rounded(np.int64(p >> 64), np.uint64(p & (2**64 - 1)))
             assert float(got) == reference.round32(p), p
 
 
@@ -344,7 +346,7 @@ def test_digits_are_made_in_stretches(monkeypatch):
     b[1, 3, 169] = float("nan")
     scales = quantize(b.mT, 3)._replace(planes=torch.empty(0, dtype=torch.int8))
     whole = matmul(a, b, bias, "fixed24")
-    monkeypatch.setattr(matmul_fixed, "STRETCH", 130 * 50)
+    monkeypatch.setattr(matmul_fixed, "PART", 130 * 50)
     assert_same_bits(matmul(a, b, bias, "fixed24"), whole)
     assert_same_bits(matmul(a, b, bias, "fixed24", scales), whole)
 
@@ -378,3 +380,19 @@ def test_rounding_to_half_types(dtype):
     out = torch.empty(len(near), dtype=dtype)
     _store(near.numpy().copy(), numbers(out)[:0], numbers(out))
     assert_same_bits(out, tensor(formats.positive_zeros(formats.rounded(near.numpy(), name(dtype))), dtype))
+
+
+def test_machines_without_wide_vectors(tmp_path):
+    """Compiled for the least processor of this kind, with neither FMA nor 256-bit vectors: the same bits."""
+    script = (
+        "import sys, torch\n"
+        "from repkernels.cpu.matmul import matmul\n"
+        "a, b, *wanted = torch.load(sys.argv[1])\n"
+        "for contract, want in zip(('ordered', 'fixed32'), wanted, strict=True):\n"
+        "    assert torch.equal(matmul(a, b, None, contract).view(torch.int32), want.view(torch.int32)), contract\n"
+    )
+    a, b = spread(1, 6, 700, dtype=torch.float32, seed=1), spread(1, 700, 30, dtype=torch.float32, seed=2)
+    torch.save([a, b, *(matmul(a, b, None, contract) for contract in ("ordered", "fixed32"))], tmp_path / "case")
+    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", script, str(tmp_path / "case")]
+    subprocess.run(command, env=os.environ | plain, timeout=300, check=True)

@@ -32,11 +32,10 @@ class Block(NamedTuple):
 
 def flat(x: Tensor) -> Flat:
     """The memory from x's first to its last element."""
-    x = x.detach()
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
-    # An axis of length 1 or a broadcast one may have any stride.
-    strides = tuple(stride if size > 1 else 0 for size, stride in zip(x.shape, x.stride(), strict=True))
-    return Flat(numbers(x.as_strided((extent,), (1,))), strides)
+    if x.is_contiguous():
+        return Flat(numbers(x).reshape(-1), x.stride())
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return Flat(numbers(x.detach().as_strided((last + 1 if x.numel() else 0,), (1,))), x.stride())
 
 
 def is_small(*sizes: int) -> bool:
@@ -50,7 +49,10 @@ def blocks(batch: int, m: int, n: int, k: int, most: tuple[int, int], unit: tupl
     They are made smaller until every thread has one, if there is enough to do.
     """
     rows, columns = min(most[0], m), min(most[1], n)
-    wanted = 1 if is_small(batch, m, n, k) else torch.get_num_threads()
+    small = is_small(batch, m, n, k)
+    if small and (rows, columns) == (m, n):
+        return [Block(i, 0, m, 0, n) for i in range(batch)]
+    wanted = 1 if small else torch.get_num_threads()
     while batch * math.ceil(m / rows) * math.ceil(n / columns) < wanted:
         if columns > unit[1] and (columns >= rows or rows <= unit[0]):
             columns = math.ceil(columns / 2)

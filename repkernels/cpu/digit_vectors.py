@@ -65,7 +65,7 @@ def split(
         one, two = splat(builder, one, _FLOATS), splat(builder, two, _FLOATS)
         half, flip = splat(builder, I32(0x80808080), _VECTOR), splat(builder, I8(-128), _BYTES)
         rounded = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), f"llvm.roundeven.v{WIDTH}f32"
+            builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), f"llvm.rint.v{WIDTH}f32"
         )
         with cgutils.for_range(builder, blocks) as loop:
             bits = _elements(builder, source, signature.args[0].dtype, loop.index)

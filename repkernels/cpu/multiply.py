@@ -8,12 +8,12 @@ and a broadcast element of A (integer products need one register more).
 
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from repkernels.cpu.vectors import BYTES, I16, I32, I64, address, moved, registers, splat
+from repkernels.cpu.vectors import BYTES, I8, I16, I32, I64, address, moved, registers, splat
 
 ROWS = 4
 GROUPS = 3
@@ -103,7 +103,7 @@ def multiply_integers(
                 spread = builder.bitcast(splat(builder, pair, narrow), numbers)
                 for g in range(INTEGER_GROUPS):
                     index = row * INTEGER_GROUPS + g
-                    sums[index] = builder.add(sums[index], _dot_pairs(builder, spread, columns[g]))
+                    sums[index] = builder.add(sums[index], _dot_pairs(context, builder, spread, columns[g]))
         places = _places(builder, c, INTEGER_GROUPS, builder.mul(width, I64(8)), 64)
         by = splat(builder, shift, wide)
         for place, value in zip(places, sums, strict=True):
@@ -115,6 +115,27 @@ def multiply_integers(
     return types.void(a, intp, b, intp, intp, intp, c, intp, intp, types.int64), codegen
 
 
+@intrinsic
+def dot(typingctx: Any, a: Any, a_at: Any, b: Any, b_at: Any, blocks: Any) -> Any:
+    """The sum over k < 16 * blocks of a[k] * b[k], a of int16, b of int8, as int64; it must fit int32."""
+    if (a.dtype, b.dtype) != (types.int16, types.int8):
+        return None
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        a, b = (address(context, builder, signature, args, i) for i in (0, 2))
+        numbers, digits, narrow = ir.VectorType(I16, 16), ir.VectorType(I8, 16), ir.VectorType(I32, 8)
+        with registers(builder, args[4], [narrow(None)]) as (block, sums):
+            offset = builder.mul(block, I64(16))
+            x = builder.load(moved(builder, a, builder.mul(offset, I64(2))), typ=numbers, align=2)
+            y = builder.sext(builder.load(moved(builder, b, offset), typ=digits, align=1), numbers)
+            sums[0] = builder.add(sums[0], _dot_pairs(context, builder, x, y))
+        total = ir.FunctionType(I32, [narrow])
+        add_up = cgutils.get_or_insert_function(builder.module, total, "llvm.vector.reduce.add.v8i32")
+        return builder.sext(builder.call(add_up, sums), I64)
+
+    return types.int64(a, types.intp, b, types.intp, types.intp), codegen
+
+
 def _places(builder: ir.IRBuilder, c: Any, groups: int, row_bytes: Any, group_bytes: int) -> list[Any]:
     """The addresses of the vectors of a block of the result."""
     return [
@@ -124,10 +145,10 @@ def _places(builder: ir.IRBuilder, c: Any, groups: int, row_bytes: Any, group_by
     ]
 
 
-def _dot_pairs(builder: ir.IRBuilder, x: Any, y: Any) -> Any:
+def _dot_pairs(context: Any, builder: ir.IRBuilder, x: Any, y: Any) -> Any:
     """<8 x i32> of x[2i] * y[2i] + x[2i+1] * y[2i+1], x and y <16 x i16>."""
     vector, wide = ir.VectorType(I32, 8), ir.VectorType(I32, 16)
-    if binding.get_host_cpu_features().get("avx2"):
+    if "+avx2" in context.codegen().magic_tuple()[2]:
         signature = ir.FunctionType(vector, [x.type, y.type])
         return builder.call(cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.avx2.pmadd.wd"), [x, y])
     products = builder.mul(builder.sext(x, wide), builder.sext(y, wide))

@@ -40,8 +40,9 @@ def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
         return Digits(planes, scales)
     v = _merged(v)
     batch, rows = v.shape[:2]
-    source, out, exponents = flat(v), planes.view(-1).numpy(), scales.view(-1).numpy()
-    share_of_one = rows if is_small(v.numel()) else min(math.ceil(rows / torch.get_num_threads()), PIECE // max(k, 1))
+    source, out, exponents = flat(v), planes.numpy().reshape(-1), scales.numpy().reshape(-1)
+    small = is_small(v.numel())
+    share_of_one = rows if small else min(math.ceil(rows / torch.get_num_threads()), PIECE // max(k, 1))
     step = max(1, math.ceil(share_of_one / EDGE)) * EDGE
     starts = [(i, r) for i in range(batch) for r in range(0, rows, step)]
 
@@ -65,7 +66,7 @@ def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
             buffer("tile", TILE, np.float32),
         )
 
-    share(task, len(starts), alone=is_small(v.numel()))
+    share(task, len(starts), alone=small)
     return Digits(planes, scales)
 
 

@@ -24,8 +24,8 @@ def share(task: Callable[[int], None], count: int, alone: bool = False) -> None:
 
     Tasks must not depend on each other's order; the first exception of one is raised here.
     """
-    helpers = min(torch.get_num_threads(), count) - 1
-    if alone or helpers <= 0:
+    helpers = 0 if alone else min(torch.get_num_threads(), count) - 1
+    if helpers <= 0:
         for index in range(count):
             task(index)
         return
@@ -49,10 +49,9 @@ def share(task: Callable[[int], None], count: int, alone: bool = False) -> None:
 
 def buffer(name: str, size: int, dtype: Any) -> np.ndarray:
     """An array of at least `size` elements that belongs to the present thread; its contents are whatever was left."""
-    key = f"{name} {np.dtype(dtype)}"
-    kept = _own.__dict__.get(key)
+    kept = _own.__dict__.get((name, dtype))
     if kept is None or len(kept) < size:
-        kept = _own.__dict__[key] = np.empty(size, dtype)
+        kept = _own.__dict__[name, dtype] = np.empty(size, dtype)
     return kept
 
 
