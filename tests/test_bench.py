@@ -149,3 +149,18 @@ def test_a_real_product_is_measured() -> None:
     (w,) = [w for w in REGISTRY["matmul"](CPU, True) if w.name == "square 256 float32"]
     times = measure(w, CPU, rounds=3)
     assert all(isinstance(time, Time) for time in times.values()), times
+
+
+def test_a_product_of_kept_digits_is_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the GPU's kernels, interpreted where there is no GPU; a's digits are not made again."""
+    from bench import matmul as benchmark
+    from repkernels.kernels import matmul as kernels
+
+    device = GPU if torch.cuda.is_available() else CPU
+    monkeypatch.setattr(benchmark, "backend", lambda op, kind: kernels)
+    operands = benchmark.drawn(device, torch.bfloat16, 96, 32, 64, 2, weights=False)
+    run = benchmark.both_kept("fixed16", operands)
+    for i, b in enumerate(operands.bs):
+        assert torch.equal(run(i)[0], kernels.matmul(operands.a[None], b[None], None, "fixed16")[0])
+    operands.a.zero_()
+    assert run(0).count_nonzero() > 0

@@ -1,14 +1,17 @@
 """The command line: names, errors before anything runs, and what a wheel holds."""
 
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from repkernels import __version__
+from repkernels import __version__, random
 from repkernels.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +65,18 @@ def test_the_wheel_holds_every_package_and_no_other() -> None:
         ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "repkernels").rglob("__init__.py")
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
+
+
+def test_examples_of_the_readme_run() -> None:
+    example, rest = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    names: dict[str, Any] = {name: torch.ones(4, 4) for name in ("a", "b", "weight")}
+    state = random.get_state()
+    try:
+        exec(example + rest, names)
+    finally:
+        random.set_state(state)
+    assert torch.equal(names["c"], torch.full((4, 4), 4.0))
+    assert torch.equal(names["d"], names["c"])
 
 
 def test_versions_agree() -> None:
