@@ -51,11 +51,11 @@ def ordered(
         rows, columns = -(-block.rows // unit[0]) * unit[0], -(-block.columns // unit[1]) * unit[1]
         _block(
             left.array,
-            block.batch * left.strides[0] + block.row * left.strides[1],
+            (block.batch * left.strides[0] if len(a) > 1 else 0) + block.row * left.strides[1],
             left.strides[1],
             left.strides[2],
             right.array,
-            block.batch * right.strides[0] + block.column * right.strides[2],
+            (block.batch * right.strides[0] if len(b) > 1 else 0) + block.column * right.strides[2],
             right.strides[2],
             right.strides[1],
             k,
