@@ -151,8 +151,8 @@ def prove_exp(first: int = 0x80000000, last: int = 0xFF800001) -> ExpFindings:
     found = np.zeros((len(starts), 6))
     share(lambda i: check_exp(starts[i], min(starts[i] + CHUNK, last), found[i]), len(starts))
     worst = found[found[:, 4].argmax()]
-    counts = [int(n) for n in found[:, :4].sum(axis=0)]
-    return ExpFindings(*counts, float(worst[4]), f"{int(worst[5]):08x}")
+    below, zeros, above, wrong = (int(n) for n in found[:, :4].sum(axis=0))
+    return ExpFindings(below, zeros, above, wrong, float(worst[4]), f"{int(worst[5]):08x}")
 
 
 def prove_ln(first: int = 0x00000001, last: int = 0x7F800000) -> tuple[int, list[str], list[str]]:

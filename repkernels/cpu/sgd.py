@@ -27,7 +27,7 @@ def sgd_step(
     spread(_step, p.numel(), 3 * p.numel(), *arrays, *scalars, *flags)
     if where_p is not p:
         p.copy_(where_p)
-    if v is not None and where_v is not v:
+    if v is not None and where_v is not None and where_v is not v:
         v.copy_(where_v)
 
 

@@ -5,6 +5,8 @@ Engine "int8" uses int8 tensor cores; "window16" multiplies digits as fp16 integ
 int32 after every BK terms, before the sum of magnitudes can pass 2**24.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +17,7 @@ from repkernels.kernels.arith import tile_of
 from repkernels.kernels.configuration import Configuration, pick, pick_narrow, processors
 from repkernels.kernels.engine import engine_for
 from repkernels.kernels.launch import launch
-from repkernels.kernels.matmul_fixed_finish import LONGEST_INT32, LONGEST_INT64, finish, finish_splits
+from repkernels.kernels.matmul_fixed_finish import LONGEST_INT32, LONGEST_INT64, UNSPECIALISED, finish, finish_splits
 from repkernels.kernels.matmul_fixed_hopper import hopper, hopper_fits, on_hopper
 from repkernels.kernels.matmul_fixed_narrow import NARROW, narrow
 from repkernels.kernels.operand import describe_digits, strides
@@ -91,37 +93,37 @@ def digit_sum(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*UNSPECIALISED, "Kpad", "SPLITS", "SPAN"])
 def fixed_kernel(
-    digits_a, digits_b, part, Kpad, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
+    digits_a, digits_b, part, Kpad, SPLITS, SPAN, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
-    S: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PROGRAMS: tl.constexpr,
-    SPLITS: tl.constexpr, SPAN: tl.constexpr, WINDOW: tl.constexpr, WINDOW16: tl.constexpr, BIAS: tl.constexpr,
+    S: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr,
+    WINDOW: tl.constexpr, WINDOWS: tl.constexpr, WINDOW16: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Persistent over (batch, split, tile). digits: descriptors over (S * batch * rows, Kpad) in blocks (BM | BN, BK).
 
-    A split covers SPAN of K in int32 windows of WINDOW. SPLITS > 1: its P' goes to part (SPLITS, batch, M, N) int64.
+    A split covers SPAN of K, with WINDOWS in int32 windows of WINDOW. SPLIT: its P' goes to part (SPLITS, batch, M, N) int64.
     """
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
-    for item in tl.range(tl.program_id(0), BATCH * tiles * SPLITS, PROGRAMS):
+    for item in tl.range(tl.program_id(0), BATCH * tiles * SPLITS, tl.num_programs(0)):
         batch = item // (tiles * SPLITS)
         split = (item // tiles) % SPLITS
         pm, pn = tile_of(item % tiles, M, N, BM, BN, GROUP)
         batch_a, batch_b = batch % BATCH_A, batch % BATCH_B
         row_a, row_b = batch_a * M + pm * BM, batch_b * N + pn * BN
         plane_a, plane_b = BATCH_A * M, BATCH_B * N
-        if SPLITS == 1 and SPAN <= WINDOW:
-            total = digit_sum(digits_a, digits_b, row_a, row_b, plane_a, plane_b, 0, Kpad, S, BM, BN, BK, WINDOW16)
+        k0 = split * SPAN
+        k1 = min(k0 + SPAN, Kpad)
+        if not WINDOWS:
+            total = digit_sum(digits_a, digits_b, row_a, row_b, plane_a, plane_b, k0, k1, S, BM, BN, BK, WINDOW16)
         else:
-            k0 = split * SPAN
-            k1 = min(k0 + SPAN, Kpad)
             total = tl.zeros((BM, BN), tl.int64)
             for k in tl.range(k0, k1, WINDOW, num_stages=1):
                 total += digit_sum(digits_a, digits_b, row_a, row_b, plane_a, plane_b, k, min(k + WINDOW, k1),
                                    S, BM, BN, BK, WINDOW16)  # fmt: skip
         rows = pm * BM + tl.arange(0, BM)
         cols = pn * BN + tl.arange(0, BN)
-        if SPLITS == 1:
+        if not SPLIT:
             finish(total.to(tl.float32), scale_a, scale_b, bias, c, a, b, batch, batch_a, batch_b, rows, cols, M, N, K,
                    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
                    S, BIAS)  # fmt: skip
@@ -153,15 +155,23 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digi
     (ab, am, ak), (bb, bn, bk) = strides(a), strides(b.transpose(1, 2))
     sides = (a_digits.scale, b_digits.scale, out if bias is None else bias, out, a, b)
     arguments = (*sides, M, N, a.shape[2], batch, len(a), len(b), ab, am, ak, bb, bk, bn, *out.stride())
-    common = {"S": S, "SPLITS": splits, "BIAS": int(bias is not None)}
+    common: dict[str, Any] = {"S": S, "SPLITS": splits, "BIAS": int(bias is not None)}
     if not window16 and on_hopper(device) and hopper_fits(c) and span * S <= LONGEST_INT32:
-        hopper(c, a_digits, b_digits, (part, Kpad, *arguments), tiles * splits, span, common)
+        hopper(
+            c,
+            a_digits,
+            b_digits,
+            (part, Kpad, splits, span, *arguments),
+            tiles * splits,
+            common | {"SPLIT": splits > 1},
+        )
     else:
         programs = min(tiles * splits, c.programs * processors(device))
+        window = LONGEST_INT32 // S // c.BK * c.BK
         launch(fixed_kernel, (programs,), describe_digits(a_digits, c.BM, c.BK), describe_digits(b_digits, c.BN, c.BK),
-               part, Kpad, *arguments, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, PROGRAMS=programs, SPAN=span,
-               WINDOW=LONGEST_INT32 // S // c.BK * c.BK, WINDOW16=window16, num_warps=c.num_warps,
-               num_stages=c.num_stages, **common)  # fmt: skip
+               part, Kpad, splits, span, *arguments, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, SPLIT=splits > 1,
+               WINDOW=window, WINDOWS=span > window, WINDOW16=window16, num_warps=c.num_warps, num_stages=c.num_stages,
+               **common)  # fmt: skip
     if splits > 1:
         finish_splits(part, arguments, Kpad, common)
 

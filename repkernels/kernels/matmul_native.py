@@ -10,15 +10,15 @@ from repkernels.kernels.launch import launch
 from repkernels.kernels.operand import describe_vectors
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "K", "BATCH", "BATCH_A", "BATCH_B", "stride_cb"])
 def native_kernel(
     a, b, bias, c, M, N, K, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PROGRAMS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Persistent over (batch, tile). a, b: descriptors over (batch * rows, K), or with ACROSS over (K, rows)."""
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
-    for item in tl.range(tl.program_id(0), BATCH * tiles, PROGRAMS):
+    for item in tl.range(tl.program_id(0), BATCH * tiles, tl.num_programs(0)):
         batch = item // tiles
         pm, pn = tile_of(item % tiles, M, N, BM, BN, GROUP)
         row_a = (batch % BATCH_A) * M + pm * BM
@@ -49,7 +49,7 @@ NARROW = (
 def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """a (Ba, M, K) @ b (Bb, K, N) into out (B, M, N), K > 0, nothing empty; bf16 or fp16."""
     K, device = a.shape[2], out.device
-    narrow = pick_narrow(NARROW, *out.shape[1:], device) if len(out) == 1 else None
+    narrow = pick_narrow(NARROW, out.shape[1], out.shape[2], device) if len(out) == 1 else None
     c = fitted(narrow, a.element_size(), device) if narrow else pick(CONFIGURATIONS, out, a.element_size())
     first, second, by = a, b.transpose(1, 2), int(bias is not None)
     if c.swap:

@@ -1,5 +1,7 @@
 """`ordered` contractions: one chain of fused multiply-adds per output, k ascending (SPEC.md, "ordered")."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -32,7 +34,7 @@ def chain(pa, pb, acc, k0, k1, rows, cols, M, N, stride_ak, stride_bk, BK: tl.co
     return acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "stride_ab", "stride_bb", "stride_cb"])
 def ordered_kernel(
     a, b, bias, c, M, N, K,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
@@ -55,7 +57,7 @@ def ordered_kernel(
     store_result(total, bias, c, batch, rows, cols, M, N, stride_cb, stride_cm, stride_cn, BIAS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "N", "K", "stride_ab", "stride_bb", "stride_cb"])
 def outer_kernel(
     a, b, bias, c, M, N, K,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
@@ -97,7 +99,7 @@ def ordered(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     batch, M, N = out.shape
     K = a.shape[2]
     c = pick(CONFIGURATIONS, out, a.element_size())
-    common = {"CHUNK": CHUNK, "BM": c.BM, "BN": c.BN, "GROUP": c.GROUP, "BIAS": int(bias is not None)}
+    common: dict[str, Any] = {"CHUNK": CHUNK, "BM": c.BM, "BN": c.BN, "GROUP": c.GROUP, "BIAS": int(bias is not None)}
     written_out = out.dtype == torch.float64 or torch.version.hip is not None
     if b.stride(2) != 1 and not written_out:
         b = b.contiguous()

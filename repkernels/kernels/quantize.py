@@ -4,6 +4,8 @@ Rows that lie along K are read once. Vectors that lie across memory, and long on
 pass for the digits. Maxima are taken of bit patterns as integers, which has no order.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -33,7 +35,7 @@ def store_digits(v, e, planes, plane_stride, rows, ks, R, Kpad, S: tl.constexpr)
     tl.store(at, q.to(tl.int8), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "per_batch", "stride_b"])
 def rows_kernel(
     v, planes, scale, R, K, Kpad, per_batch, stride_b, stride_r, plane_stride,
     S: tl.constexpr, LAST: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, OVERLAP: tl.constexpr,
@@ -53,9 +55,9 @@ def rows_kernel(
     tl.store(scale + rows, 2 * e + flag, mask=rows < R)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["per_batch", "stride_b"])
 def extent_kernel(
-    v, extent, R, K, per_batch, stride_b, stride_r, stride_k, BR: tl.constexpr, BK: tl.constexpr, STEPS: tl.constexpr,
+    v, extent, R, K, per_batch, stride_b, stride_r, stride_k, BR: tl.constexpr, BK: tl.constexpr, STEPS,
 ):  # fmt: skip
     """The largest finite magnitude of each vector, as bits, into extent[r];
     whether any is not finite into extent[R + r]."""
@@ -78,7 +80,7 @@ def extent_kernel(
     tl.atomic_max(extent + R + rows, flag, mask=(rows < R) & (flag != 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["per_batch", "stride_b"])
 def digits_kernel(
     v, extent, planes, scale, R, K, Kpad, per_batch, stride_b, stride_r, stride_k, plane_stride,
     S: tl.constexpr, LAST: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, SCALED: tl.constexpr,
@@ -101,7 +103,7 @@ def digits_kernel(
     store_digits(x, e, planes, plane_stride, rows, ks, R, Kpad, S)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def scale_kernel(extent, scale, R, S: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr):
     """Scales alone, from the extents."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -133,7 +135,7 @@ def quantize(
         scale = v.new_empty((batch, per_batch), dtype=torch.int32)
     stride_b, stride_r, stride_k = v.stride()
     plane_stride = (rows or R) * Kpad
-    common = {"S": digits, "LAST": LAST_SIGNIFICAND[digits]}
+    common: dict[str, Any] = {"S": digits, "LAST": LAST_SIGNIFICAND[digits]}
     if stride_k == 1 and K <= LONGEST_ROW and planes and not known:
         BK = max(triton.next_power_of_2(Kpad), 64)
         BR = max(1, ROW_TILE // BK)
