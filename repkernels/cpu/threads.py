@@ -15,7 +15,14 @@ import torch
 
 _pool: ThreadPoolExecutor | None = None
 _starting = threading.Lock()
-_own = threading.local()
+
+
+class _Own(threading.local):
+    def __init__(self) -> None:
+        self.arrays: dict[tuple[str, Any], np.ndarray] = {}
+
+
+_own = _Own()
 
 
 def share(task: Callable[[int], None], count: int, alone: bool = False) -> None:
@@ -49,9 +56,9 @@ def share(task: Callable[[int], None], count: int, alone: bool = False) -> None:
 
 def buffer(name: str, size: int, dtype: Any) -> np.ndarray:
     """An array of at least `size` elements that belongs to the present thread; its contents are whatever was left."""
-    kept = _own.__dict__.get((name, dtype))
+    kept = _own.arrays.get((name, dtype))
     if kept is None or len(kept) < size:
-        kept = _own.__dict__[name, dtype] = np.empty(size, dtype)
+        kept = _own.arrays[name, dtype] = np.empty(size, dtype)
     return kept
 
 
