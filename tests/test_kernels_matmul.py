@@ -125,7 +125,7 @@ def test_two_words_round_once() -> None:
     scale = torch.zeros(1, M, dtype=torch.int32, device=DEVICE)
     a, b, out = (torch.ones(1, r, c, device=DEVICE) for r, c in ((M, 1), (1, 1), (M, 1)))
     arguments = (scale, scale, out, out, a, b, M, 1, 1, 1, 1, 1, M, 1, 1, 1, 1, 1, M, 1, 1)
-    finish_splits(part, arguments, 2**26, {"S": 4, "SPLITS": 4, "BIAS": 0})
+    finish_splits(part, arguments, 2**26, {"S": 4, "BIAS": 0})
     expected = [reference.round32(sum(p)) * 2.0**16 for p in parts]
     assert_same_bits(out[0, :, 0].cpu(), torch.tensor(expected))
 

@@ -102,7 +102,8 @@ def fixed_kernel(
 ):  # fmt: skip
     """Persistent over (batch, split, tile). digits: descriptors over (S * batch * rows, Kpad) in blocks (BM | BN, BK).
 
-    A split covers SPAN of K, with WINDOWS in int32 windows of WINDOW. SPLIT: its P' goes to part (SPLITS, batch, M, N) int64.
+    A split covers SPAN of K, with WINDOWS in int32 windows of WINDOW. SPLIT: its P' goes to part,
+    (SPLITS, batch, M, N) int64.
     """
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for item in tl.range(tl.program_id(0), BATCH * tiles * SPLITS, tl.num_programs(0)):
@@ -155,16 +156,10 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digi
     (ab, am, ak), (bb, bn, bk) = strides(a), strides(b.transpose(1, 2))
     sides = (a_digits.scale, b_digits.scale, out if bias is None else bias, out, a, b)
     arguments = (*sides, M, N, a.shape[2], batch, len(a), len(b), ab, am, ak, bb, bk, bn, *out.stride())
-    common: dict[str, Any] = {"S": S, "SPLITS": splits, "BIAS": int(bias is not None)}
+    common: dict[str, Any] = {"S": S, "BIAS": int(bias is not None)}
     if not window16 and on_hopper(device) and hopper_fits(c) and span * S <= LONGEST_INT32:
-        hopper(
-            c,
-            a_digits,
-            b_digits,
-            (part, Kpad, splits, span, *arguments),
-            tiles * splits,
-            common | {"SPLIT": splits > 1},
-        )
+        everything = (part, Kpad, splits, span, *arguments)
+        hopper(c, a_digits, b_digits, everything, tiles * splits, common | {"SPLIT": splits > 1})
     else:
         programs = min(tiles * splits, c.programs * processors(device))
         window = LONGEST_INT32 // S // c.BK * c.BK

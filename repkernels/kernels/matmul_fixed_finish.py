@@ -15,6 +15,20 @@ from repkernels.kernels.matmul_nonfinite import with_nonfinite
 LONGEST_INT64 = (0, 2**48, 2**33, 2**25, 2**17)
 LONGEST_INT32 = 131071
 
+# Sizes that no kernel is compiled anew for: they decide no vector access but those of rare non-finite elements.
+UNSPECIALISED = [
+    "M",
+    "K",
+    "BATCH",
+    "BATCH_A",
+    "BATCH_B",
+    "stride_ab",
+    "stride_am",
+    "stride_bb",
+    "stride_bn",
+    "stride_cb",
+]
+
 
 @triton.jit
 def finish(
@@ -44,11 +58,11 @@ def rounded(low, high):
     return tl.where(small, near, far)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*UNSPECIALISED, "SPLITS"])
 def finish_kernel(
-    part, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
+    part, SPLITS, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
-    S: tl.constexpr, SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, BIAS: tl.constexpr,
+    S: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The result from the sums of the splits. WIDE: their total may pass int64, so it is kept in two words."""
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
@@ -73,8 +87,8 @@ def finish_kernel(
 
 
 def finish_splits(part: Tensor, arguments: Sequence[Any], Kpad: int, constexprs: Mapping[str, Any]) -> None:
-    """Stores the result from part (SPLITS, batch, M, N) int64. arguments: as the kernel takes them after it."""
-    _, batch, M, N = part.shape
+    """Stores the result from part (SPLITS, batch, M, N) int64. arguments: as the kernel takes them from scale_a on."""
+    splits, batch, M, N = part.shape
     wide = Kpad > LONGEST_INT64[constexprs["S"]]
     grid = (batch * triton.cdiv(M, 32) * triton.cdiv(N, 64),)
-    launch(finish_kernel, grid, part, *arguments, BM=32, BN=64, WIDE=wide, **constexprs)
+    launch(finish_kernel, grid, part, splits, *arguments, BM=32, BN=64, WIDE=wide, **constexprs)

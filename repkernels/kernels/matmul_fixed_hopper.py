@@ -19,6 +19,7 @@ from repkernels.digits import Digits
 from repkernels.kernels import arith, matmul_nonfinite
 from repkernels.kernels.configuration import Configuration, processors
 from repkernels.kernels.launch import launch
+from repkernels.kernels.matmul_fixed_finish import UNSPECIALISED
 
 # Triton 3.6 knows it by its older name.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -29,7 +30,7 @@ ldexp, tile_of, positive_zeros, sign_class = (
 
 
 @gluon.jit
-def place(item, M, N, BM: gl.constexpr, BN: gl.constexpr, GROUP: gl.constexpr, SPLITS: gl.constexpr):
+def place(item, M, N, BM: gl.constexpr, BN: gl.constexpr, SPLITS, GROUP: gl.constexpr):
     """Batch, split, first row and first column of an item."""
     tiles = gl.cdiv(M, BM) * gl.cdiv(N, BN)
     pm, pn = tile_of(item % tiles, M, N, BM, BN, GROUP)
@@ -69,16 +70,16 @@ def with_nonfinite(r, pa, pb, in_a, in_b, K, stride_ak, stride_bk):
     return gl.where(finite, r, classes)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=[*UNSPECIALISED, "Kpad", "SPLITS", "SPAN"])
 def hopper_kernel(
-    digits_a, digits_b, part, Kpad, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
+    digits_a, digits_b, part, Kpad, SPLITS, SPAN, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
-    S: gl.constexpr, GROUP: gl.constexpr, PROGRAMS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
-    SPLITS: gl.constexpr, SPAN: gl.constexpr, BIAS: gl.constexpr, num_warps: gl.constexpr,
+    S: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr, SPLIT: gl.constexpr,
+    BIAS: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """Persistent over (batch, split, tile). digits: descriptors over (S * batch * rows, Kpad).
 
-    A split covers SPAN of K, S * SPAN <= 131071, so that every sum fits int32. SPLITS > 1: its P' goes to part,
+    A split covers SPAN of K, S * SPAN <= 131071, so that every sum fits int32. SPLIT: its P' goes to part,
     (SPLITS, batch, M, N) int64.
     """
     BM: gl.constexpr = digits_a.block_type.shape[0]
@@ -98,8 +99,9 @@ def hopper_kernel(
     gdc_wait()
     items = BATCH * SPLITS * gl.cdiv(M, BM) * gl.cdiv(N, BN)
     plane_a, plane_b = BATCH_A * M, BATCH_B * N
+    programs = gl.num_programs(0)
     next_item = gl.program_id(0)
-    batch, split, row, col = place(next_item, M, N, BM, BN, GROUP, SPLITS)
+    batch, split, row, col = place(next_item, M, N, BM, BN, SPLITS, GROUP)
     row_a, row_b = (batch % BATCH_A) * M + row, (batch % BATCH_B) * N + col
     next_k = split * SPAN
     last_k = gl.minimum(next_k + SPAN, Kpad)
@@ -108,21 +110,21 @@ def hopper_kernel(
                   next_item < items, S)  # fmt: skip
         next_k += BK
         if next_k >= last_k:
-            next_item += PROGRAMS
-            batch, split, row, col = place(next_item, M, N, BM, BN, GROUP, SPLITS)
+            next_item += programs
+            batch, split, row, col = place(next_item, M, N, BM, BN, SPLITS, GROUP)
             row_a, row_b = (batch % BATCH_A) * M + row, (batch % BATCH_B) * N + col
             next_k = split * SPAN
             last_k = gl.minimum(next_k + SPAN, Kpad)
 
     stage = gl.program_id(0) * 0
     phase = stage
-    for item in range(gl.program_id(0), items, PROGRAMS):
+    for item in range(gl.program_id(0), items, programs):
         c0 = gl.zeros((BM, BN), gl.int32, mma)
         c1 = c0
         c2 = c0
         c3 = c0
         c4 = c0
-        batch, split, row, col = place(item, M, N, BM, BN, GROUP, SPLITS)
+        batch, split, row, col = place(item, M, N, BM, BN, SPLITS, GROUP)
         for _ in range(split * SPAN, gl.minimum(split * SPAN + SPAN, Kpad), BK):
             mbarrier.wait(ready.index(stage), phase)
             x0 = operand(tiles_a, stage * S, REGISTERS, fragment)
@@ -162,8 +164,8 @@ def hopper_kernel(
                       next_item < items, S)  # fmt: skip
             next_k += BK
             if next_k >= last_k:
-                next_item += PROGRAMS
-                batch, split, row, col = place(next_item, M, N, BM, BN, GROUP, SPLITS)
+                next_item += programs
+                batch, split, row, col = place(next_item, M, N, BM, BN, SPLITS, GROUP)
                 row_a, row_b = (batch % BATCH_A) * M + row, (batch % BATCH_B) * N + col
                 next_k = split * SPAN
                 last_k = gl.minimum(next_k + SPAN, Kpad)
@@ -187,11 +189,11 @@ def hopper_kernel(
             total = (total << 8) + c3
         if S > 3:
             total = (total << 8) + c4
-        batch, split, row, col = place(item, M, N, BM, BN, GROUP, SPLITS)
+        batch, split, row, col = place(item, M, N, BM, BN, SPLITS, GROUP)
         rows = row + gl.arange(0, BM, layout=gl.SliceLayout(1, mma))
         cols = col + gl.arange(0, BN, layout=gl.SliceLayout(0, mma))
         mask = (rows < M)[:, None] & (cols < N)[None, :]
-        if SPLITS > 1:
+        if SPLIT:
             at = ((split * BATCH + batch).to(gl.int64) * M + rows.to(gl.int64)[:, None]) * N + cols[None, :]
             gl.store(part + at, total, mask=mask)
         else:
@@ -232,14 +234,13 @@ def hopper(
     b: Digits,
     arguments: Sequence[Any],
     items: int,
-    span: int,
     constexprs: Mapping[str, Any],
 ) -> None:
     """Starts the kernel over the digits of both operands; arguments: as the kernel takes them after the descriptors."""
     programs = min(items, processors(a.scale.device))
     descriptors = (_describe(digits, rows, c.BK) for digits, rows in ((a, c.BM), (b, c.BN)))
-    launch(hopper_kernel, (programs,), *descriptors, *arguments, GROUP=c.GROUP, PROGRAMS=programs,
-           STAGES=c.num_stages, REGISTERS=REGISTERS[constexprs["S"]], SPAN=span, num_warps=c.num_warps, overlap=True,
+    launch(hopper_kernel, (programs,), *descriptors, *arguments, GROUP=c.GROUP,
+           STAGES=c.num_stages, REGISTERS=REGISTERS[constexprs["S"]], num_warps=c.num_warps, overlap=True,
            **constexprs)  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def weighted(sums, i, S: tl.constexpr, SLOTS: tl.constexpr, BM: tl.constexpr, BN
     return tl.sum(tl.reshape(sums, (BM, SLOTS, BN)).to(tl.int64) * weight[None, :, None], 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "K", "Kpad", "stride_wr", "stride_wk", "stride_xm", "stride_xk"])
 def narrow_kernel(
     digits_w, digits_x, scale_w, scale_x, bias, c, w, x, R, M, K, Kpad,
     stride_wr, stride_wk, stride_xm, stride_xk, stride_cm, stride_cr,

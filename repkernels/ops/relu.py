@@ -12,8 +12,9 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     The gradient is g where x > 0 or x is NaN, else +0. inplace: writes to `input`, as torch.nn.functional.relu does.
     """
     x = input.detach()
-    if x.dtype.is_floating_point and x.element_size() > 1:
-        # By the bits, since `x <= 0` holds of a positive subnormal where torch.set_flush_denormal is on.
+    if x.dtype.is_floating_point and x.element_size() > 1 and not torch._C._functorch.is_batchedtensor(x):
+        # By the bits, since `x <= 0` holds of a positive subnormal where torch.set_flush_denormal is on. (torch 2.11
+        # can't view a batch of vmap as integers.)
         rest = (x.view(_INTEGERS[x.element_size()]) <= 0) & (x == x)
     else:
         rest = x <= 0
