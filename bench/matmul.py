@@ -125,13 +125,14 @@ def matmul(device: torch.device, quick: bool) -> Iterator[Work]:
         yield from _on_cpu(device, quick)
         return
     for n in (1024, 4096) if quick else SQUARES:
-        yield _square(device, torch.bfloat16, n, "cuBLAS bf16", [
-            Variant("cuBLAS bf16", torchs),
-            Variant("cuBLAS int8", torchs_int8),
-            *_whole("native", "fixed8", "fixed16"),
-            Variant("fixed16, both in digits", partial(both_kept, "fixed16")),
-            *_kept("fixed16"),
-        ])  # fmt: skip
+        for weights in (False, True) if n >= 4096 else (False,):
+            yield _square(device, torch.bfloat16, n, "cuBLAS bf16", [
+                Variant("cuBLAS bf16", torchs),
+                Variant("cuBLAS int8", torchs_int8),
+                *_whole("native", "fixed8", "fixed16"),
+                Variant("fixed16, both in digits", partial(both_kept, "fixed16")),
+                *_kept("fixed16"),
+            ], weights)  # fmt: skip
         yield _square(device, torch.float32, n, "cuBLAS fp32", [
             Variant("cuBLAS fp32", torchs),
             Variant("cuBLAS TF32", partial(torchs, precision="high")),
@@ -172,8 +173,12 @@ def _on_cpu(device: torch.device, quick: bool) -> Iterator[Work]:
         ])  # fmt: skip
 
 
-def _square(device: torch.device, dtype: torch.dtype, n: int, baseline: str, variants: list[Variant]) -> Work:
-    return _work(f"square {n}", "square", device, dtype, n, n, n, 1, False, baseline, variants)
+def _square(
+    device: torch.device, dtype: torch.dtype, n: int, baseline: str, variants: list[Variant], weights: bool = False
+) -> Work:
+    """weights: b is a transposed row-major weight, as in linear."""
+    name = "linear square" if weights else "square"
+    return _work(f"{name} {n}", name, device, dtype, n, n, n, 1, weights, baseline, variants)
 
 
 def _layer(
