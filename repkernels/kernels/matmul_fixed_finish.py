@@ -6,9 +6,10 @@ from typing import Any
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_wait
 
 from repkernels.kernels.arith import ldexp, store_result, tile_of
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.matmul_nonfinite import with_nonfinite
 
 # P' fits int64 up to this K, by number of digits; an int32 sum of t products per k fits up to K = 131071 / t.
@@ -63,8 +64,11 @@ def finish_kernel(
     part, SPLITS, scale_a, scale_b, bias, c, a, b, M, N, K, BATCH, BATCH_A, BATCH_B,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
     S: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, WIDE: tl.constexpr, BIAS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """The result from the sums of the splits. WIDE: their total may pass int64, so it is kept in two words."""
+    if OVERLAP:
+        gdc_wait()
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     batch = tl.program_id(0) // tiles
     pm, pn = tile_of(tl.program_id(0) % tiles, M, N, BM, BN, 1)
@@ -91,4 +95,6 @@ def finish_splits(part: Tensor, arguments: Sequence[Any], Kpad: int, constexprs:
     splits, batch, M, N = part.shape
     wide = Kpad > LONGEST_INT64[constexprs["S"]]
     grid = (batch * triton.cdiv(M, 32) * triton.cdiv(N, 64),)
-    launch(finish_kernel, grid, part, splits, *arguments, BM=32, BN=64, WIDE=wide, **constexprs)
+    overlap = can_overlap(part.device)
+    launch(finish_kernel, grid, part, splits, *arguments, BM=32, BN=64, WIDE=wide, OVERLAP=overlap, overlap=overlap,
+           **constexprs)  # fmt: skip

@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from repkernels.digits import Digits
 from repkernels.kernels import arith, matmul_nonfinite
@@ -96,6 +96,7 @@ def hopper_kernel(
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
 
+    gdc_launch_dependents()
     gdc_wait()
     items = BATCH * SPLITS * gl.cdiv(M, BM) * gl.cdiv(N, BN)
     plane_a, plane_b = BATCH_A * M, BATCH_B * N

@@ -1,5 +1,8 @@
 """`native` contractions: floating-point tensor cores, k ascending, K never split (SPEC.md, "native")."""
 
+import functools
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -46,9 +49,17 @@ NARROW = (
 )
 
 
+@functools.cache
+def lacks_bfloat16(device: torch.device) -> bool:
+    """Whether this is an NVIDIA GPU before sm_80."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0)
+
+
 def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """a (Ba, M, K) @ b (Bb, K, N) into out (B, M, N), K > 0, nothing empty; bf16 or fp16."""
     K, device = a.shape[2], out.device
+    if a.dtype == torch.bfloat16 and lacks_bfloat16(device):
+        raise NotImplementedError(f"contract: native has no bfloat16 tensor cores on {device}; use fixed16 or float16")
     narrow = pick_narrow(NARROW, out.shape[1], out.shape[2], device) if len(out) == 1 else None
     c = fitted(narrow, a.element_size(), device) if narrow else pick(CONFIGURATIONS, out, a.element_size())
     first, second, by = a, b.transpose(1, 2), int(bias is not None)

@@ -1,5 +1,7 @@
 """What an argument must be before anything is launched: one error that names it, what was given and what would work."""
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,14 @@ def operand(name: str, x: object, dtypes: tuple[torch.dtype, ...] = FLOATS) -> N
         raise NotImplementedError(
             f"{name}: device {x.device} is not supported; move it to the CPU or a CUDA or ROCm GPU"
         )
+    if x.is_cuda and too_old(x.device):
+        raise NotImplementedError(f"{name}: {x.device} is older than compute capability 7.0, which Triton needs")
+
+
+@functools.cache
+def too_old(device: torch.device) -> bool:
+    """Whether Triton has no code for this NVIDIA GPU."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) < (7, 0)
 
 
 def same(name: str, x: Tensor, first_name: str, first: Tensor) -> None:
