@@ -17,7 +17,14 @@ from repkernels.kernels.arith import tile_of
 from repkernels.kernels.configuration import Configuration, pick, pick_narrow, processors
 from repkernels.kernels.engine import engine_for
 from repkernels.kernels.launch import launch
-from repkernels.kernels.matmul_fixed_finish import LONGEST_INT32, LONGEST_INT64, UNSPECIALISED, finish, finish_splits
+from repkernels.kernels.matmul_fixed_finish import (
+    LONGEST_INT32,
+    LONGEST_INT64,
+    UNSPECIALISED,
+    finish,
+    finish_splits,
+    joined,
+)
 from repkernels.kernels.matmul_fixed_hopper import hopper, hopper_fits, on_hopper
 from repkernels.kernels.matmul_fixed_narrow import NARROW, narrow
 from repkernels.kernels.operand import describe_digits, strides
@@ -51,13 +58,7 @@ def digit_sum(
 ):  # fmt: skip
     """P' over k0..k1 as int64, from int32 sums of the products of equal weight; S * (k1 - k0) <= 131071."""
     c0 = tl.zeros((BM, BN), tl.int32)
-    if S > 1:
-        c1 = tl.zeros((BM, BN), tl.int32)
-        c2 = tl.zeros((BM, BN), tl.int32)
-    if S > 2:
-        c3 = tl.zeros((BM, BN), tl.int32)
-    if S > 3:
-        c4 = tl.zeros((BM, BN), tl.int32)
+    c1, c2, c3, c4 = c0, c0, c0, c0
     for k in range(k0, k1, BK):
         x0 = a.load([row_a, k])
         y0 = b.load([row_b, k]).T
@@ -83,14 +84,7 @@ def digit_sum(
             c4 = digit_dot(x1, y3, c4, WINDOW16)
             c4 = digit_dot(x2, y2, c4, WINDOW16)
             c4 = digit_dot(x3, y1, c4, WINDOW16)
-    total = c0.to(tl.int64)
-    if S > 1:
-        total = (((total << 8) + c1) << 8) + c2
-    if S > 2:
-        total = (total << 8) + c3
-    if S > 3:
-        total = (total << 8) + c4
-    return total
+    return joined(c0, c1, c2, c3, c4, S)
 
 
 @triton.jit(do_not_specialize=[*UNSPECIALISED, "Kpad", "SPLITS", "SPAN"])

@@ -32,6 +32,19 @@ UNSPECIALISED = [
 
 
 @triton.jit
+def joined(c0, c1, c2, c3, c4, S: tl.constexpr):
+    """P' as int64 from the int32 sums of the products of equal weight, of which S + 1 count (one for S = 1)."""
+    total = c0.to(tl.int64)
+    if S > 1:
+        total = (((total << 8) + c1) << 8) + c2
+    if S > 2:
+        total = (total << 8) + c3
+    if S > 3:
+        total = (total << 8) + c4
+    return total
+
+
+@triton.jit
 def finish(
     r, scale_a, scale_b, bias, c, a, b, batch, batch_a, batch_b, rows, cols, M, N, K,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,

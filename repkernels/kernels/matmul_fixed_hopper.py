@@ -16,7 +16,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from repkernels.digits import Digits
-from repkernels.kernels import arith, matmul_nonfinite
+from repkernels.kernels import arith, matmul_fixed_finish, matmul_nonfinite
 from repkernels.kernels.configuration import Configuration, processors
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed_finish import UNSPECIALISED
@@ -24,9 +24,8 @@ from repkernels.kernels.matmul_fixed_finish import UNSPECIALISED
 # Triton 3.6 knows it by its older name.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
-ldexp, tile_of, positive_zeros, sign_class = (
-    gluon.jit(f.fn) for f in (arith.ldexp, arith.tile_of, arith.positive_zeros, matmul_nonfinite.sign_class)
-)
+tile_of, ldexp, positive_zeros = (gluon.jit(f.fn) for f in (arith.tile_of, arith.ldexp, arith.positive_zeros))
+joined, sign_class = gluon.jit(matmul_fixed_finish.joined.fn), gluon.jit(matmul_nonfinite.sign_class.fn)
 
 
 @gluon.jit
@@ -121,10 +120,7 @@ def hopper_kernel(
     phase = stage
     for item in range(gl.program_id(0), items, programs):
         c0 = gl.zeros((BM, BN), gl.int32, mma)
-        c1 = c0
-        c2 = c0
-        c3 = c0
-        c4 = c0
+        c1, c2, c3, c4 = c0, c0, c0, c0
         batch, split, row, col = place(item, M, N, BM, BN, SPLITS, GROUP)
         for _ in range(split * SPAN, gl.minimum(split * SPAN + SPAN, Kpad), BK):
             mbarrier.wait(ready.index(stage), phase)
@@ -183,13 +179,7 @@ def hopper_kernel(
         else:
             c0, c1, c2, c3, c4 = warpgroup_mma_wait(num_outstanding=0, deps=(c0, c1, c2, c3, c4))
 
-        total = c0.to(gl.int64)
-        if S > 1:
-            total = (((total << 8) + c1) << 8) + c2
-        if S > 2:
-            total = (total << 8) + c3
-        if S > 3:
-            total = (total << 8) + c4
+        total = joined(c0, c1, c2, c3, c4, S)
         batch, split, row, col = place(item, M, N, BM, BN, SPLITS, GROUP)
         rows = row + gl.arange(0, BM, layout=gl.SliceLayout(1, mma))
         cols = col + gl.arange(0, BN, layout=gl.SliceLayout(0, mma))
