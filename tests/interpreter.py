@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+import triton.language.core as core  # noqa: F401
 from numba import njit, vectorize
 from triton.runtime import interpreter
 
@@ -35,7 +36,8 @@ def patch() -> None:
     Builder.binary_op = _binary(Builder.binary_op)
     Builder.create_dot = _dot
     interpreter.ReduceOps.sum = _sum(interpreter.ReduceOps.sum)
-    interpreter.GridExecutor.__call__ = _silent(interpreter.GridExecutor.__call__)
+    interpreter.GridExecutor.__call__ = _launch(interpreter.GridExecutor.__call__)
+    interpreter.InterpretedFunction.__call__ = _call
     interpreter._patch_lang_tensor = _with_index(interpreter._patch_lang_tensor)
 
 
@@ -144,12 +146,22 @@ def _sum(original: Any) -> Any:
     return sum_
 
 
-def _silent(original: Any) -> Any:
+def _launch(original: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return original(self, *args, **kwargs)
+        scope = interpreter._patch_lang(_call)
+        try:
+            with np.errstate(all="ignore"):
+                return original(self, *args, **kwargs)
+        finally:
+            scope.restore()
 
     return call
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A device function called by a kernel. `triton.language` and its core, which are globals of this one too, are
+    replaced once per launch: doing so at every call takes half of the time."""
+    return self.rewrite()(*args, **kwargs)
 
 
 def _with_index(original: Any) -> Any:

@@ -12,6 +12,7 @@ from repkernels.kernels.functions import (
     exp_f32,
     from_order_key,
     ln_f32,
+    minus_zero,
     order_key,
     tree_sum,
 )
@@ -36,13 +37,14 @@ def forward_kernel(
     m = from_order_key(tl.max(key, 0))
 
     blocks = tl.arange(0, BLOCKS)
-    sums = tl.full((BLOCKS,), -0.0, tl.float32)
+    nothing = minus_zero(tl.float32)
+    sums = tl.broadcast_to(nothing, (BLOCKS,))
     for block in range(tl.cdiv(C, BLOCK)):
-        total = tl.full((ROWS,), -0.0, tl.float32)
+        total = tl.broadcast_to(nothing, (ROWS,))
         for start in range(block * BLOCK, tl.minimum((block + 1) * BLOCK, C), ROWS):
             j = start + lanes
             v = tl.load(at + j.to(tl.int64) * stride_c, mask=j < C, other=float("-inf")).to(tl.float32)
-            total += tl.where(j < C, exp_f32(v - m), -0.0)
+            total += tl.where(j < C, exp_f32(v - m), nothing)
         sums = tl.where(blocks == block, tree_sum(total, ROWS), sums)
     total = tree_sum(sums, BLOCKS)
 

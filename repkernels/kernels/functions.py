@@ -32,6 +32,14 @@ LOWEST_KEY = tl.constexpr(-0x7F800001)
 
 
 @triton.jit
+def minus_zero(TYPE: tl.constexpr):
+    """-0, to which any x may be added without changing it, as a scalar: Triton 3.6 reads the literal -0.0 as +0."""
+    if TYPE == tl.float64:
+        return tl.full([], -0x8000000000000000, tl.int64).to(tl.float64, bitcast=True)
+    return tl.full([], -0x80000000, tl.int32).to(tl.float32, bitcast=True).to(TYPE)
+
+
+@triton.jit
 def tree_sum(v, ROWS: tl.constexpr):
     """v[:h] + v[h:] of v (ROWS,), a power of two, until one is left; `tl.sum` has one order over two elements only."""
     for i in tl.static_range(1, ROWS.bit_length() - 1):
