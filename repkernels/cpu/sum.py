@@ -10,7 +10,7 @@ from repkernels.cpu.functions import numbers, put, widened
 from repkernels.cpu.spread import spread
 
 LANES, BLOCK = 1024, 65536
-WIDTH = 64
+WIDTH = 256
 
 
 def sum_rows(x: Tensor) -> Tensor:
