@@ -9,8 +9,8 @@ from rich.progress import track
 
 from repkernels.devices import named_device
 
-from . import machine, matmul, report  # noqa: F401  (a benchmark's module registers it)
-from .measure import ROUNDS, measure
+from . import isolated, machine, matmul, report  # noqa: F401  (a benchmark's module registers it)
+from .measure import ROUNDS
 from .registry import REGISTRY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -35,15 +35,15 @@ def bench(
     if not console.is_terminal:
         console.width = 120
     about = machine.describe(where)
-    works = [work for work in REGISTRY[name](where, quick) if only in work.name]
+    works = [(i, work) for i, work in enumerate(REGISTRY[name](where, quick)) if only in work.name]
     if not works:
         raise typer.BadParameter(f"--filter: no work's name has {only!r}")
     if json_file is None and not quick and not only:
         json_file = recorded(name, about["device"])
     rows: list[dict[str, Any]] = []
     table = report.table(f"{name}: {about['device']}, torch {about['torch']}")
-    for work in track(works, "", console=console, transient=True):
-        found = report.as_rows(work, measure(work, where, rounds=5 if quick else ROUNDS))
+    for index, _ in track(works, "", console=console, transient=True):
+        found = isolated.rows(name, where, quick, index, rounds=5 if quick else ROUNDS)
         report.add(table, found)
         rows += found
         if json_file is not None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from repkernels.contract import Contract, ContractLike, as_pair, digits_of, resolve
 from repkernels.digits import Digits
@@ -16,19 +17,31 @@ from repkernels.ops.backend import backend
 Keep = Literal["digits", "scales"]
 NOTHING_KEPT = 0
 
+
+def _count_fused_steps(optimizer: Any, *_: Any) -> None:
+    """torch's fused optimizers write parameters without raising their `_version`."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            torch.autograd.graph.increment_version([p for p in group["params"] if p.grad is not None])
+
+
+register_optimizer_step_post_hook(_count_fused_steps)
+
 _numbers = itertools.count(1)
 _all_kept: "weakref.WeakValueDictionary[int, Kept]" = weakref.WeakValueDictionary()
 
 
 class _Entry(NamedTuple):
     source: Tensor  # holds the memory, so that no other weight can come to lie at this address
+    owner: Tensor  # whose writes `version` counts
     version: int
     digits: Digits
 
-    def is_of(self, b: Tensor) -> bool:
+    def is_of(self, b: Tensor, owner: Tensor) -> bool:
         a = self.source
         return (
-            b._version == self.version
+            owner is self.owner
+            and owner._version == self.version
             and b.data_ptr() == a.data_ptr()
             and b.shape == a.shape
             and b.stride() == a.stride()
@@ -51,6 +64,7 @@ class Kept:
         self.digits = digits
         self.number = next(_numbers)
         self._entry: _Entry | None = None
+        self._weight: Tensor | None = None
         _all_kept[self.number] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,8 +78,12 @@ class Kept:
         """
         if b.ndim != 2 or b.is_inference():
             return None
+        owner = self._owner_of(b)
+        if owner is None:
+            return None
+        version = owner._version
         entry = self._entry
-        if entry is not None and entry.is_of(b):
+        if entry is not None and entry.is_of(b, owner):
             return entry.digits
         if b.is_cuda and torch.cuda.is_current_stream_capturing():
             return None
@@ -74,17 +92,27 @@ class Kept:
             made = quantize(source.t()[None], self.digits)
             if self.keep == "scales":
                 made = Digits(made.planes.new_empty(0), made.scale)
-            if entry is not None and all(_alike(x, y) for x, y in zip(entry.digits, made, strict=True)):
+            if entry is not None and entry.source.data_ptr() == b.data_ptr() and _alike(entry.digits, made):
                 # The old memory, since captured graphs read the digits where they lie.
                 for old, new in zip(entry.digits, made, strict=True):
                     old.copy_(new)
                 made = entry.digits
-        self._entry = _Entry(source, source._version, made)
+        self._entry = _Entry(source, owner, version, made)
         return made
 
+    def _owner_of(self, b: Tensor) -> Tensor | None:
+        """The tensor whose version counts the writes to b's memory: compiled code makes views that share no counter."""
+        if b._base is not None:
+            self._weight = b._base
+            return b._base
+        weight = self._weight
+        if weight is None or weight.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+            return None
+        return weight
 
-def _alike(x: Tensor, y: Tensor) -> bool:
-    return x.shape == y.shape and x.device == y.device
+
+def _alike(x: Digits, y: Digits) -> bool:
+    return all(a.shape == b.shape and a.device == b.device for a, b in zip(x, y, strict=True))
 
 
 def kept_digits(number: int, b: Tensor, contract: str, quantize: Callable[[Tensor, int], Digits]) -> Digits | None:

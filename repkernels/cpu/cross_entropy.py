@@ -16,7 +16,7 @@ def forward(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     The loss of a row whose target is not in [0, C) is NaN.
     """
-    results = [torch.empty(len(x), dtype=torch.float32) for _ in range(4)]
+    results = [torch.empty(len(x), dtype=torch.float32, device=x.device) for _ in range(4)]
     spread(_forward, len(x), x.numel(), numbers(x), target.numpy(), *(r.numpy() for r in results))
     loss, largest, log_sum, inv_sum = results
     return loss, largest, log_sum, inv_sum
@@ -24,7 +24,7 @@ def forward(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def backward(x: Tensor, target: Tensor, largest: Tensor, inv_sum: Tensor, scale: Tensor) -> Tensor:
     """The gradient of x (N, C), in x's dtype; largest and inv_sum come from `forward`, scale is (N,) fp32."""
-    grad = torch.empty(x.shape, dtype=x.dtype)
+    grad = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rows = (target.numpy(), numbers(largest), numbers(inv_sum), numbers(scale))
     spread(_backward, len(x), x.numel(), numbers(x), *rows, numbers(grad))
     return grad

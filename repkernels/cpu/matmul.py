@@ -23,7 +23,7 @@ def matmul(a: Tensor, b: Tensor, bias: Tensor | None, contract: str, b_digits: D
 
     `contract` is "ordered" or "fixedNN". b_digits: kept digits of b's columns, or their scales alone.
     """
-    out = torch.empty(max(len(a), len(b)), a.shape[1], b.shape[2], dtype=a.dtype)
+    out = torch.empty(max(len(a), len(b)), a.shape[1], b.shape[2], dtype=a.dtype, device=a.device)
     if len(a) == 0 or len(b) == 0:
         return out[:0]
     if out.numel() == 0:

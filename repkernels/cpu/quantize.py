@@ -34,8 +34,8 @@ def quantize(v: Tensor, digits: int, scale: Tensor | None = None) -> Digits:
     """Digits of v (B, R, K), any strides; fp32, bf16 or fp16. `scale` (B, R) skips the search for the exponents."""
     batch, rows, k = v.shape
     width = padded(k)
-    planes = torch.empty(digits, batch, rows, width, dtype=torch.int8)
-    scales = torch.empty(batch, rows, dtype=torch.int32) if scale is None else scale.contiguous()
+    planes = torch.empty(digits, batch, rows, width, dtype=torch.int8, device=v.device)
+    scales = torch.empty(batch, rows, dtype=torch.int32, device=v.device) if scale is None else scale.contiguous()
     if batch * rows == 0:
         return Digits(planes, scales)
     v = _merged(v)

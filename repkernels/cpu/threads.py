@@ -42,7 +42,10 @@ def share(task: Callable[[int], None], count: int, alone: bool = False) -> None:
         while (index := next(indices)) < count:
             task(index)
 
-    others = [_executor().submit(work) for _ in range(helpers)]
+    try:
+        others = [_executor().submit(work) for _ in range(helpers)]
+    except RuntimeError:  # the interpreter is shutting down and starts no threads
+        others = []
     try:
         work()
     finally:

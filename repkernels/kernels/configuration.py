@@ -61,27 +61,30 @@ def shared_memory(device: torch.device) -> int:
 
 
 @functools.cache
-def fitted(c: Configuration, bytes_per_element: int, device: torch.device) -> Configuration:
-    """c with as many stages as shared memory holds: a stage is (BM + BN) * BK elements."""
-    most = shared_memory(device) // ((c.BM + c.BN) * c.BK * bytes_per_element)
+def fitted(c: Configuration, element: int, device: torch.device, result: int = 0) -> Configuration:
+    """c with as many stages as shared memory holds: a stage is (BM + BN) * BK elements, beside BM * BN results.
+
+    element, result: bytes.
+    """
+    most = (shared_memory(device) - c.BM * c.BN * result) // ((c.BM + c.BN) * c.BK * element)
     return c._replace(num_stages=min(c.num_stages, max(most, 1)))
 
 
-def pick(wide: tuple[Configuration, ...], out: torch.Tensor, bytes_per_element: int) -> Configuration:
+def pick(wide: tuple[Configuration, ...], out: torch.Tensor, element: int, result: int = 0) -> Configuration:
     """The first configuration whose tiles of out (batch, M, N) occupy the device, or the last.
 
     Of those that fit two stages into shared memory, and are not mostly empty.
     """
     if chosen := _forced.get():
-        return fitted(chosen, bytes_per_element, out.device)
-    return _picked(wide, *out.shape, bytes_per_element, out.device)
+        return fitted(chosen, element, out.device, result)
+    return _picked(wide, *out.shape, element, result, out.device)
 
 
 @functools.lru_cache(4096)
 def _picked(
-    wide: tuple[Configuration, ...], batch: int, M: int, N: int, bytes_per_element: int, device: torch.device
+    wide: tuple[Configuration, ...], batch: int, M: int, N: int, element: int, result: int, device: torch.device
 ) -> Configuration:
-    fitting = [c for c in (fitted(c, bytes_per_element, device) for c in wide) if c.num_stages > 1 and c.BM < 2 * M]
+    fitting = [c for c in (fitted(c, element, device, result) for c in wide) if c.num_stages > 1 and c.BM < 2 * M]
     return next((c for c in fitting if batch * c.tiles(M, N) >= _enough(device)), fitting[-1] if fitting else wide[-1])
 
 

@@ -29,6 +29,7 @@ def matmul(a: Tensor, b: Tensor, bias: Tensor | None, contract: str, b_digits: D
     (Ba, M, K), (Bb, _, N) = a.shape, b.shape
     if Bb == 1 and Ba != 1:
         return matmul(a.reshape(1, Ba * M, K), b, bias, contract, b_digits).view(Ba, M, N)
+    bias = None if bias is None else bias.contiguous()
     out = a.new_empty((Bb if Ba == 1 else Ba, M, N))
     if out.numel() == 0:
         return out

@@ -143,7 +143,8 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digi
         return
     a_digits = quantize(a, S)
     element = 3 * S if window16 else S
-    c = pick(WINDOW16_CONFIGURATIONS if window16 else CONFIGURATIONS[S], out, element)
+    # Elsewhere than on Hopper a sum may pass through shared memory.
+    c = pick(WINDOW16_CONFIGURATIONS if window16 else CONFIGURATIONS[S], out, element, 0 if on_hopper(device) else 4)
     tiles = batch * c.tiles(M, N)
     splits, span = _splits(c, tiles, Kpad, S, processors(device))
     part = out.new_empty((splits, batch, M, N) if splits > 1 else (1,), dtype=torch.int64)

@@ -13,7 +13,7 @@ from repkernels.kernels.launch import launch
 from repkernels.kernels.operand import describe_vectors
 
 
-@triton.jit(do_not_specialize=["M", "K", "BATCH", "BATCH_A", "BATCH_B", "stride_cb"])
+@triton.jit(do_not_specialize=["M", "K", "BATCH", "BATCH_A", "BATCH_B"])
 def native_kernel(
     a, b, bias, c, M, N, K, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,

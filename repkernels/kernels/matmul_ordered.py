@@ -34,7 +34,7 @@ def chain(pa, pb, acc, k0, k1, rows, cols, M, N, stride_ak, stride_bk, BK: tl.co
     return acc
 
 
-@triton.jit(do_not_specialize=["M", "stride_ab", "stride_bb", "stride_cb"])
+@triton.jit(do_not_specialize=["M"])
 def ordered_kernel(
     a, b, bias, c, M, N, K,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
@@ -57,7 +57,7 @@ def ordered_kernel(
     store_result(total, bias, c, batch, rows, cols, M, N, stride_cb, stride_cm, stride_cn, BIAS)
 
 
-@triton.jit(do_not_specialize=["M", "N", "K", "stride_ab", "stride_bb", "stride_cb"])
+@triton.jit(do_not_specialize=["M", "N", "K"])
 def outer_kernel(
     a, b, bias, c, M, N, K,
     stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,

@@ -29,13 +29,14 @@ def store_digits(v, e, planes, plane_stride, rows, ks, R, Kpad, S: tl.constexpr)
     q = quantized(v, e, S)
     at = planes + rows.to(tl.int64)[:, None] * Kpad + ks[None, :]
     mask = (rows < R)[:, None] & (ks < Kpad)[None, :]
+    plane_stride = tl.cast(plane_stride, tl.int64)
     for i in tl.static_range(S - 1):
         d, q = low_digit(q)
         tl.store(at + (S - 1 - i) * plane_stride, d, mask=mask)
     tl.store(at, q.to(tl.int8), mask=mask)
 
 
-@triton.jit(do_not_specialize=["R", "per_batch", "stride_b"])
+@triton.jit(do_not_specialize=["R", "per_batch"])
 def rows_kernel(
     v, planes, scale, R, K, Kpad, per_batch, stride_b, stride_r, plane_stride,
     S: tl.constexpr, LAST: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, OVERLAP: tl.constexpr,
@@ -55,7 +56,7 @@ def rows_kernel(
     tl.store(scale + rows, 2 * e + flag, mask=rows < R)
 
 
-@triton.jit(do_not_specialize=["per_batch", "stride_b"])
+@triton.jit(do_not_specialize=["per_batch"])
 def extent_kernel(
     v, extent, R, K, per_batch, stride_b, stride_r, stride_k, BR: tl.constexpr, BK: tl.constexpr, STEPS,
 ):  # fmt: skip
@@ -80,7 +81,7 @@ def extent_kernel(
     tl.atomic_max(extent + R + rows, flag, mask=(rows < R) & (flag != 0))
 
 
-@triton.jit(do_not_specialize=["per_batch", "stride_b"])
+@triton.jit(do_not_specialize=["per_batch"])
 def digits_kernel(
     v, extent, planes, scale, R, K, Kpad, per_batch, stride_b, stride_r, stride_k, plane_stride,
     S: tl.constexpr, LAST: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, SCALED: tl.constexpr,
