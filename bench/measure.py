@@ -95,7 +95,12 @@ def _captured(run: Run, copies: int) -> tuple[Callable[[], Any], bool]:
     except Exception:
         torch.cuda.synchronize()
         return all_copies, False
-    return graph.replay, True
+
+    def replay(held: Run = run) -> None:
+        """`held`: the graph reads what the run holds where it lies, which must not be freed before the last replay."""
+        graph.replay()
+
+    return replay, True
 
 
 def _on_gpu(replay: Callable[[], Any], copies: int) -> Timed:
