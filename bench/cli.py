@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from repkernels.devices import named_device
+from repkernels.devices import named_device, writable
 
 from . import isolated, machine, matmul, report  # noqa: F401  (a benchmark's module registers it)
 from .measure import ROUNDS
@@ -28,6 +28,7 @@ def bench(
     plot_file: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Beside the JSON.")] = None,
 ) -> None:
     """Measures this library beside torch, in one run, on random data. Exit code 1 if something was not measured."""
+    writable(json_file)
     if name not in REGISTRY:
         raise typer.BadParameter(f"NAME: expected one of {', '.join(REGISTRY)}, got {name!r}")
     where = named_device(device)

@@ -17,7 +17,7 @@ from torch import Tensor
 import repkernels
 from repkernels import nn, optim, random
 from repkernels.contract import NAMES
-from repkernels.devices import named_device
+from repkernels.devices import named_device, writable
 from repkernels.verify.catalogue import demo as recorded_digests
 from repkernels.verify.compare import patterns
 from repkernels.verify.report import describe
@@ -97,6 +97,9 @@ def demo_command(
     where = named_device(device)
     if contract and contract not in NAMES:
         raise typer.BadParameter(f"--contract: expected one of {', '.join(NAMES)}, got {contract!r}")
+    if contract == "native":
+        raise typer.BadParameter("--contract: the demo trains in fp32, and native is for bfloat16 and float16")
+    writable(json_file)
     console = Console()
     machine = describe(where)
     console.print(f"Training on {machine['name']}, torch {machine['torch']}", highlight=False)

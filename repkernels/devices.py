@@ -1,4 +1,7 @@
-"""The device that a command's --device names."""
+"""What commands have in common: the device that --device names, and the file that --json names."""
+
+import os
+from pathlib import Path
 
 import torch
 import typer
@@ -15,3 +18,12 @@ def named_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise typer.BadParameter(f"--device: there is no {device}; this machine has {torch.cuda.device_count()} GPUs")
     return device
+
+
+def writable(file: Path | None) -> None:
+    """Raises typer.BadParameter before any work is done, if `file` can't be written."""
+    if file is None:
+        return
+    target = file if file.exists() else file.absolute().parent
+    if file.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        raise typer.BadParameter(f"--json: {file} can't be written")

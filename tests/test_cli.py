@@ -81,3 +81,20 @@ def test_examples_of_the_readme_run() -> None:
 
 def test_versions_agree() -> None:
     assert PROJECT["project"]["version"] == __version__
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "--op", "relu", "--contract", "ordered"],
+        ["verify", "--op", "digest", "--json", "/nowhere/at/all.json"],
+        ["demo", "--contract", "native"],
+        ["demo", "--json", "/nowhere/at/all.json"],
+        ["bench", "matmul", "--device", "cpu", "--json", "/nowhere/at/all.json"],
+    ],
+)
+def test_what_proves_nothing_or_can_not_be_kept_is_refused(arguments):
+    done = subprocess.run([sys.executable, "-m", "repkernels", *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Invalid value" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr

@@ -43,6 +43,12 @@ def layouts(contract: str, dtype: str, device: torch.device) -> str | None:
         wanted = _matmul(a.contiguous(), b.contiguous(), contract)
         if message := difference(_matmul(a, b, contract), wanted):
             return f"{name}: {message}"
+    bias = _operand(dtype, (98,), 2, device)
+    a, b = _operand(dtype, (67, 201), 0, device), _operand(dtype, (201, 49), 1, device)
+    for name, view in (("strided", bias[::2]), ("expanded", bias[:1].expand(49)), ("misaligned", bias[1:50])):
+        wanted = repkernels.matmul(a, b, bias=view.contiguous(), contract=contract)
+        if message := difference(repkernels.matmul(a, b, bias=view, contract=contract), wanted):
+            return f"{name} bias: {message}"
     return None
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from repkernels import NUMERICS_VERSION
 from repkernels.contract import NAMES
-from repkernels.devices import named_device
+from repkernels.devices import named_device, writable
 from repkernels.verify.runner import Check, Outcome, checks, operations, run
 
 
@@ -26,12 +26,16 @@ def verify_command(
     """Proves on this device that results have the reference's bits, whatever batch, tile, engine or layout."""
     where = named_device(device)
     _refuse(op, contract)
+    writable(json_file)
+    selected = checks(where, op or None, contract or None)
+    if not selected:
+        raise typer.BadParameter("nothing to check: this device has no check of this --op under this --contract")
     console = Console()
-    outcomes = _with_progress(checks(where, op or None, contract or None), console)
+    outcomes = _with_progress(selected, console)
     machine = describe(where)
+    console.print(_table(outcomes, machine))
     if json_file is not None:
         json_file.write_text(json.dumps(as_json(outcomes, machine), indent=1) + "\n")
-    console.print(_table(outcomes, machine))
     failed = [outcome for outcome in outcomes if not outcome.passed]
     for outcome in failed:
         check = outcome.check
