@@ -73,10 +73,11 @@ class Kept:
     def of(self, b: Tensor, quantize: Callable[[Tensor, int], Digits]) -> Digits | None:
         """The digits of the columns of b (K, N) as it is now; None where the call should make its own.
 
-        A tensor made under inference_mode counts no versions, so nothing is kept of it. During the capture of a CUDA
-        graph nothing new is kept: its memory would belong to the graph, and hold the digits only after a replay.
+        A tensor made under inference_mode counts no versions, so nothing is kept of it, nor of one with the negative
+        bit, whose memory has the other sign. During the capture of a CUDA graph nothing new is kept: its memory would
+        belong to the graph, and hold the digits only after a replay.
         """
-        if b.ndim != 2 or b.is_inference():
+        if b.ndim != 2 or b.is_inference() or b.is_neg():
             return None
         owner = self._owner_of(b)
         if owner is None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import repkernels
-from repkernels.nn.functional import cross_entropy, linear
+from repkernels.nn.functional import cross_entropy, linear, relu
 from repkernels.ops.sum import sum_rows
+from repkernels.optim import SGD
 from tests.support import DEVICES, assert_same_bits, randn
 
 
@@ -107,3 +108,46 @@ def test_importing_loads_no_compiler():
     code = "import sys, repkernels; print([m for m in ('triton', 'numba') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("contract", ["ordered", "fixed16"])
+def test_the_negative_bit_is_part_of_the_value(device, contract):
+    a, b, bias = (randn(*s, device=device, seed=i) for i, s in enumerate([(3, 4), (4, 5), (5,)]))
+    na, nb, nbias = (torch._neg_view(x) for x in (a, b, bias))
+    assert_same_bits(
+        repkernels.matmul(na, nb, bias=nbias, contract=contract),
+        repkernels.matmul(-a, -b, bias=-bias, contract=contract),
+    )
+    weight = torch._neg_view(randn(5, 4, device=device))
+    expected = repkernels.matmul(a, weight.resolve_neg().t(), contract=contract)
+    assert_same_bits(repkernels.matmul(a, repkernels.prepare(weight, contract=contract), contract=contract), expected)
+    assert_same_bits(linear(a, weight, contract=contract), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_negative_bit_in_sums_losses_relu_and_steps(device):
+    x, target = randn(3, 4, device=device), torch.tensor([1, 0, 3], device=device)
+    for f in (sum_rows, relu, lambda x: cross_entropy(x, target)):
+        of_view, of_copy = torch._neg_view(x).requires_grad_(), (-x).requires_grad_()
+        assert_same_bits(f(of_view), f(of_copy))
+        (g,), (h,) = (torch.autograd.grad(f(v).sum(), v) for v in (of_view, of_copy))
+        assert_same_bits(g.resolve_neg(), h)
+    steps = []
+    for grad in (torch._neg_view(x), -x):
+        p = torch.nn.Parameter(torch.ones_like(x))
+        p.grad = grad
+        SGD([p], lr=0.1, momentum=0.9).step()
+        steps.append(p.detach())
+    assert_same_bits(*steps)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_batched_gradients(device):
+    a, w, bias = randn(6, 4, device=device), randn(2, 4, device=device, seed=1), randn(2, device=device, seed=2)
+    leaves = [x.requires_grad_() for x in (a, w, bias)]
+    y, rows = linear(*leaves), randn(3, 6, 2, device=device, seed=3)
+    together = torch.autograd.grad(y, leaves, rows, is_grads_batched=True, retain_graph=True)
+    apart = [torch.autograd.grad(y, leaves, row, retain_graph=True) for row in rows]
+    for batch, each in zip(together, zip(*apart, strict=True), strict=True):
+        assert_same_bits(batch, torch.stack(each))

@@ -69,10 +69,16 @@ def _recorded(args: tuple[Any, ...]) -> bool:
 
 
 def _plain(args: tuple[Any, ...]) -> bool:
-    """Whether all tensors are ordinary ones with memory and no mode listens: nothing but the kernel sees the call."""
+    """Whether all tensors are ordinary ones with memory and no mode listens: nothing but the kernel sees the call.
+
+    Through torch go also a tensor with the negative bit, which kernels that read its memory would take with the wrong
+    sign, and a batch of `torch.autograd.grad(is_grads_batched=True)`.
+    """
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
     for x in args:
-        if isinstance(x, Tensor) and (type(x) not in _PLAIN or x.is_meta):
+        if isinstance(x, Tensor) and (
+            type(x) not in _PLAIN or x.is_meta or x.is_neg() or torch._C._functorch.is_legacy_batchedtensor(x)
+        ):
             return False
     return True

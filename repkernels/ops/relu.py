@@ -11,7 +11,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
     The gradient is g where x > 0 or x is NaN, else +0. inplace: writes to `input`, as torch.nn.functional.relu does.
     """
-    x = input.detach()
+    x = input.detach().resolve_neg()  # torch can't view a tensor with the negative bit as integers
     if x.dtype.is_floating_point and x.element_size() > 1 and not torch._C._functorch.is_batchedtensor(x):
         # By the bits, since `x <= 0` holds of a positive subnormal where torch.set_flush_denormal is on. (torch 2.11
         # can't view a batch of vmap as integers.)

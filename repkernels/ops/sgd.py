@@ -19,7 +19,11 @@ def _run(
     maximize: bool,
 ) -> None:
     step = backend("sgd", p.device.type).sgd_step
-    step(p, g, v, lr, momentum, dampening, weight_decay, nesterov, first, maximize)
+    # Kernels read the memory, which has the other sign where torch's negative bit is set.
+    where_p = p.resolve_neg()
+    step(where_p, g.resolve_neg(), v, lr, momentum, dampening, weight_decay, nesterov, first, maximize)
+    if where_p is not p:
+        p.copy_(where_p)
 
 
 _op = torch.library.custom_op("repkernels::sgd_step", _run, mutates_args=("p", "v"))
