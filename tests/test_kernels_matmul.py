@@ -180,6 +180,14 @@ def test_broadcast_batches() -> None:
             assert_same_bits(kernels.matmul(x.to(DEVICE), y.to(DEVICE), None, contract).cpu(), expected)
 
 
+@pytest.mark.parametrize("contract", ["ordered", "fixed16", "fixed24"])
+@pytest.mark.parametrize("M", [3, 70])
+def test_bias_of_any_stride(contract: str, M: int) -> None:
+    a, b = operands(M, 20, 5, torch.float32)
+    check(a, b, contract, torch.arange(10.0)[::2])
+    check(a, b, contract, torch.tensor([3.0]).expand(5))
+
+
 def test_nothing_to_sum() -> None:
     for contract in ("ordered", "fixed24"):
         bias = torch.tensor([-0.0, 2.0], device=DEVICE)

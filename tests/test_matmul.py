@@ -272,3 +272,12 @@ def test_a_row_does_not_know_its_batch(contract):
         assert_same_bits(repkernels.matmul(a[i:], b, contract=contract), whole[i:])
     stacked = repkernels.matmul(a.view(5, 13, 50), b, contract=contract)
     assert_same_bits(stacked.view(65, 30), whole)
+
+
+def test_default_device_is_no_matter():
+    a, b = randn(3, 5), randn(5, 2, seed=1)
+    wanted = {contract: repkernels.matmul(a, b, contract=contract) for contract in ("ordered", "fixed24")}
+    with torch.device("meta"):
+        found = {contract: repkernels.matmul(a, b, contract=contract) for contract in wanted}
+    for contract, result in wanted.items():
+        assert_same_bits(found[contract], result)

@@ -108,6 +108,28 @@ def test_stale_digits_are_never_used(device, keep, change, quantised):
     assert len(quantised) == 2
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_fused_optimizers_count_as_changes(optimizer):
+    """They write without raising the version that every other write raises."""
+    layer = nn.Linear(7, 3).prepare()
+    step = optimizer(layer.parameters(), lr=0.1, fused=True)
+    x = randn(5, 7)
+    layer(x).sum().backward()
+    step.step()
+    assert_same_bits(layer(x), linear(x, layer.weight, layer.bias))
+
+
+def test_another_parameter_on_the_same_memory(device):
+    """Its version may come to be the one that the digits were made at."""
+    layer = nn.Linear(7, 3, device=device).prepare()
+    x = randn(5, 7, device=device)
+    layer(x)
+    layer.weight = torch.nn.Parameter(layer.weight.data)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    assert_same_bits(layer(x), linear(x, layer.weight, layer.bias))
+
+
 def test_digits_are_made_anew_where_they_lay(device):
     """A captured graph reads them there."""
     w, x = randn(5, 7, device=device), randn(3, 7, device=device, seed=1)
