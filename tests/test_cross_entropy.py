@@ -174,3 +174,20 @@ def test_near_the_exact_loss(backend, dtype):
     exact.sum().backward()
     torch.testing.assert_close(loss.double(), exact.detach(), rtol=4e-7, atol=0)
     torch.testing.assert_close(grad.double(), wide.grad, rtol=1e-6 + torch.finfo(dtype).eps, atol=1e-7)
+
+
+def test_the_mean_keeps_subnormals_where_the_caller_flushes_them():
+    from repkernels.nn.functional import cross_entropy
+
+    target = torch.zeros(7, dtype=torch.int64)
+    results = []
+    for flush in (False, True):
+        # The upstream gradient is normal, and a seventh of it subnormal.
+        x = randn(7, 5).requires_grad_()
+        torch.set_flush_denormal(flush)
+        try:
+            results.append(torch.autograd.grad(cross_entropy(x, target), x, torch.tensor(2e-38))[0])
+        finally:
+            torch.set_flush_denormal(False)
+    assert results[0].any()
+    assert_same_bits(*results)

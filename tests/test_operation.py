@@ -31,6 +31,7 @@ def _cases(device):
         ("sum_rows", (b,)),
         ("repeat_rows", (bias, 3)),
         ("cross_entropy", (randn(3, 4, device=device).requires_grad_(), target, -100)),
+        ("cross_entropy_mean", (bias[0].detach().requires_grad_(), torch.tensor(3.0, device=device))),
         ("sgd_step", (p, g, v, *scalars)),
         ("sgd_step", (p.bfloat16(), g.bfloat16(), None, *scalars)),
     ]

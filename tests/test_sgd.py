@@ -104,3 +104,15 @@ def test_subnormals_stay_where_the_caller_flushes_them(dtype):
         torch.set_num_threads(threads)
     assert flushing
     assert_same_bits(p, tensor(wanted, dtype))
+
+
+def test_a_subnormal_learning_rate_stays_where_the_caller_flushes_it():
+    from repkernels.cpu.sgd import sgd_step
+
+    p, g = torch.zeros(3), torch.full((3,), 1e38)
+    torch.set_flush_denormal(True)
+    try:
+        sgd_step(p, g, None, 1e-39, 0.0, 0.0, 0.0, False, False, False)
+    finally:
+        torch.set_flush_denormal(False)
+    assert_same_bits(p, tensor(-np.float32(1e-39) * values(g), torch.float32))

@@ -7,6 +7,7 @@ from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.cpu.functions import numbers, put, widened
 from repkernels.cpu.spread import spread
+from repkernels.subnormals import subnormals_kept
 
 
 def sgd_step(
@@ -21,10 +22,12 @@ def sgd_step(
     number = np.float64 if p.dtype == float64 else np.float32
     where_p, where_v = p.contiguous(), None if v is None else v.contiguous()
     velocity = np.empty(0, number) if where_v is None else numbers(where_v).reshape(-1)
-    scalars = (number(lr), number(momentum), number(1 - dampening), number(weight_decay))
+    with subnormals_kept():
+        # In memory, since Numba rounds an fp32 argument once more, on the calling thread.
+        scalars = np.array([lr, momentum, 1 - dampening, weight_decay], number)
     flags = (momentum != 0, weight_decay != 0, nesterov, first, maximize)
     arrays = (numbers(where_p).reshape(-1), numbers(g.contiguous()).reshape(-1), velocity)
-    spread(_step, p.numel(), 3 * p.numel(), *arrays, *scalars, *flags)
+    spread(_step, p.numel(), 3 * p.numel(), *arrays, scalars, *flags)
     if where_p is not p:
         p.copy_(where_p)
     if v is not None and where_v is not None and where_v is not v:
@@ -32,9 +35,10 @@ def sgd_step(
 
 
 @kernel
-def _step(start, stop, p, g, v, lr, momentum, share, decay, moving, decaying, nesterov, first, maximize):
+def _step(start, stop, p, g, v, scalars, moving, decaying, nesterov, first, maximize):
     """`share` of the gradient is added to the velocity."""
     state = keep_subnormals()
+    lr, momentum, share, decay = scalars[0], scalars[1], scalars[2], scalars[3]
     for i in range(start, stop):
         w, d = widened(p[i]), widened(g[i])
         if maximize:

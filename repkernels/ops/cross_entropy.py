@@ -13,6 +13,7 @@ from repkernels.ops import checks
 from repkernels.ops.backend import backend
 from repkernels.ops.operation import operation
 from repkernels.ops.sum import sum_rows
+from repkernels.subnormals import subnormals_kept
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -66,6 +67,24 @@ def _fake_gradient(
     return x.new_empty(x.shape)
 
 
+def _run_mean(total: Tensor, count: Tensor) -> Tensor:
+    # By a tensor on the device, since torch multiplies by the reciprocal of a scalar.
+    with subnormals_kept():
+        return total / count
+
+
+def _fake_mean(total: Tensor, count: Tensor) -> Tensor:
+    return torch.empty_like(total)
+
+
+def _setup_mean(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _backward_mean(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return _mean(grad, *ctx.saved_tensors), None
+
+
 def _no_second_gradient(ctx: Any, *grads: Any) -> Any:
     raise NotImplementedError("cross_entropy: gradients of its gradient are not supported")
 
@@ -82,6 +101,7 @@ _forward = operation("cross_entropy", _run, _fake, _setup_context, _backward, _n
 _gradient = operation(
     "cross_entropy_gradient", _run_gradient, _fake_gradient, _save_nothing, _no_second_gradient, _no_vmap
 )
+_mean = operation("cross_entropy_mean", _run_mean, _fake_mean, _setup_mean, _backward_mean, _no_vmap)
 
 
 def cross_entropy(
@@ -116,8 +136,7 @@ def cross_entropy(
         return loss.view(target.shape).to(input.dtype)
     total = sum_rows(loss[:, None])[0]
     if reduction == "mean":
-        # A tensor on the device, since torch multiplies by the reciprocal of a scalar.
-        total = total / (flat != ignore_index).sum().to(torch.float32)
+        total = _mean(total, (flat != ignore_index).sum().to(torch.float32))
     return total.to(input.dtype)
 
 
