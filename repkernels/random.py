@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repkernels.subnormals import subnormals_kept
+
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -38,10 +40,14 @@ def get_state() -> dict[str, int]:
 
 def set_state(state: dict[str, int]) -> None:
     """Restores what `get_state` returned. Raises ValueError for anything else."""
-    if set(state) != {"seed", "stream"} or not all(0 <= operator.index(v) < 1 << 64 for v in state.values()):
+    try:
+        numbers = {key: operator.index(value) for key, value in state.items()}
+    except TypeError:
+        numbers = {}
+    if set(numbers) != {"seed", "stream"} or not all(0 <= n < 1 << 64 for n in numbers.values()):
         raise ValueError(f"state: expected {{'seed': int, 'stream': int}} below 2**64, got {state!r}")
     with _lock:
-        _state.update(state)
+        _state.update(numbers)
 
 
 def next_stream() -> tuple[int, int]:
@@ -94,9 +100,14 @@ def uniform(
     if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         raise NotImplementedError(f"dtype: {dtype} is not supported; use a floating-point dtype")
     size = torch.Size((shape,) if isinstance(shape, int) else shape)
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"shape: expected sizes >= 0, got {tuple(size)}")
     u = (words(*next_stream(), size.numel()) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
-    values = u * np.float32(high - low) + np.float32(low)
-    return torch.from_numpy(values).reshape(size).to(device=device, dtype=dtype)
+    with subnormals_kept():
+        values = u * np.float32(high - low) + np.float32(low)
+        if dtype == torch.float64:  # by NumPy, on this thread
+            values = values.astype(np.float64)
+    return torch.from_numpy(values).reshape(size).to(dtype).to(device)
 
 
 def permutation(n: int, *, device: torch.device | str | None = None) -> Tensor:

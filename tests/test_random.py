@@ -109,7 +109,35 @@ def test_bad_arguments_raise():
         repkernels.manual_seed(1.5)
     with pytest.raises(NotImplementedError, match="^dtype"):
         random.uniform(3, dtype=torch.int64)
+    for shape in (-1, (2, -1)):
+        with pytest.raises(RuntimeError, match="^shape"):
+            random.uniform(shape)
     with pytest.raises(ValueError, match="^n:"):
         random.permutation(-1)
-    with pytest.raises(ValueError, match="^state"):
-        random.set_state({"seed": 1})
+    for state in ({"seed": 1}, {"seed": 1, "stream": 0.5}, {"seed": -1, "stream": 0}):
+        with pytest.raises(ValueError, match="^state"):
+            random.set_state(state)
+
+
+def test_a_state_is_kept_as_plain_integers():
+    before = random.get_state()
+    random.set_state({"seed": np.int64(7), "stream": torch.tensor(2)})
+    assert [type(v) for v in random.get_state().values()] == [int, int]
+    random.set_state(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("bounds", [(0.0, 1e-38), (-1e-39, 1e-39)])
+def test_subnormals_stay_where_the_caller_flushes_them(bounds, dtype):
+    drawn = []
+    for flush in (False, True):
+        repkernels.manual_seed(0)
+        torch.set_flush_denormal(flush)
+        try:
+            drawn.append(random.uniform(20, *bounds, dtype=dtype))
+            flushing = float(torch.tensor(1e-38) * 0.1) == 0
+        finally:
+            torch.set_flush_denormal(False)
+        assert flushing == flush
+    assert drawn[0].any()
+    assert_same_bits(*drawn)
