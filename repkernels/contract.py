@@ -118,9 +118,12 @@ def checkpoint_contexts() -> tuple[contextlib.AbstractContextManager[Any], conte
 
     `torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False, context_fn=repkernels.checkpoint_contexts)` runs `f`
     again during `backward`, perhaps on another thread and outside of the `with contract(...)` of the first run; with
-    this context_fn both runs follow the contract of the first. Without it a second run under another contract is
-    refused by torch's check of the saved tensors, never silently different. torch.compile takes no such context_fn for
-    a checkpoint inside of what it compiles: name `contract=` in its calls.
+    this context_fn both runs follow the contract of the first. Without it torch's check of the saved tensors refuses
+    a second run under another contract, but only where a product saves something: one of tensors that need no gradient
+    is silently computed under the other contract, and what is saved of its result has other bits.
+    `use_reentrant=True` takes no context_fn and checks nothing: its second run, and so its gradients, silently follow
+    the contract in force where `backward` runs. torch.compile takes no such context_fn for a checkpoint inside of what
+    it compiles. In both cases name `contract=` in the calls, or enter `with contract(...)` inside of the function.
     """
     return contextlib.nullcontext(), contract(get_contract())
 
@@ -138,8 +141,8 @@ def resolve(
         if contract is None:
             return DEFAULTS[dtype]
         argument = f"{argument} (set by repkernels.contract or set_contract)"
-    if type(contract) is list:
-        contract = tuple(contract)
+    elif not isinstance(contract, str):
+        contract = as_pair(contract, argument)  # before the cache, which takes what has a hash only
     if torch.compiler.is_compiling():
         return _resolve(contract, dtype, device_type, argument)
     return _resolve_once(contract, dtype, device_type, argument)

@@ -138,6 +138,14 @@ def test_unknown_names_raise(bad):
 def test_what_is_no_contract_raises(bad):
     with pytest.raises(TypeError, match="expected a name or a pair"):
         repkernels.contract(bad)
+    with pytest.raises(TypeError, match="^contract: expected a name or a pair"):
+        resolve(bad, torch.float32, "cpu")
+
+
+def test_what_has_no_hash():
+    with pytest.raises(ValueError, match=r"^contract: unknown contract \['fixed8'\]"):
+        resolve(("ordered", ["fixed8"]), torch.float32, "cpu")
+    assert resolve(["ordered", "fixed8"], torch.float32, "cpu") == ("ordered", "fixed8")
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,20 @@ class TestCheckpoint:
         with pytest.raises(CheckpointError, match="different metadata"):
             self._gradients(lambda block, x: checkpoint(block, x, use_reentrant=False))
 
+    def test_a_contract_entered_inside_holds_in_every_kind_of_checkpoint(self):
+        expected = self._gradients(lambda block, x: block(x))
+        for reentrant in (False, True):
+            x, w = randn(5, 7).requires_grad_(), randn(6, 7, seed=1).requires_grad_()
+
+            @repkernels.contract(("fixed8", "fixed16"))
+            def block(x, w=w):
+                return linear(torch.tanh(linear(x, w)), w.t().contiguous())
+
+            result = checkpoint(block, x, use_reentrant=reentrant)
+            result.sum().backward()
+            for got, want in zip((x.grad, w.grad), expected, strict=True):
+                assert_same_bits(got, want)
+
 
 class TestTransforms:
     @pytest.mark.parametrize("contract", ["ordered", "fixed24"])
