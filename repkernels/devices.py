@@ -21,9 +21,12 @@ def named_device(name: str) -> torch.device:
 
 
 def writable(file: Path | None) -> None:
-    """Raises typer.BadParameter before any work is done, if `file` can't be written."""
+    """Makes the folder of `file`; raises typer.BadParameter, before any work is done, if it can't be written."""
     if file is None:
         return
-    target = file if file.exists() else file.absolute().parent
-    if file.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"--json: {file}: {error.strerror}") from None
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise typer.BadParameter(f"--json: {file} can't be written")

@@ -87,10 +87,10 @@ def test_versions_agree() -> None:
     "arguments",
     [
         ["verify", "--op", "relu", "--contract", "ordered"],
-        ["verify", "--op", "digest", "--json", "/nowhere/at/all.json"],
+        ["verify", "--op", "digest", "--json", f"{__file__}/no.json"],
         ["demo", "--contract", "native"],
-        ["demo", "--json", "/nowhere/at/all.json"],
-        ["bench", "matmul", "--device", "cpu", "--json", "/nowhere/at/all.json"],
+        ["demo", "--json", f"{__file__}/no.json"],
+        ["bench", "matmul", "--device", "cpu", "--json", f"{__file__}/no.json"],
     ],
 )
 def test_what_proves_nothing_or_can_not_be_kept_is_refused(arguments):
