@@ -1,5 +1,6 @@
 """Weights whose digits are made once and kept (SPEC.md, "Fixed-point digits"). Keeping changes speed, never a bit."""
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -25,7 +26,11 @@ def _count_fused_steps(optimizer: Any, *_: Any) -> None:
             torch.autograd.graph.increment_version([p for p in group["params"] if p.grad is not None])
 
 
-register_optimizer_step_post_hook(_count_fused_steps)
+@functools.cache
+def _watch_fused_steps() -> None:
+    """From the first weight on that something is kept of, so that other programs' steps pay nothing."""
+    register_optimizer_step_post_hook(_count_fused_steps)
+
 
 _numbers = itertools.count(1)
 _all_kept: "weakref.WeakValueDictionary[int, Kept]" = weakref.WeakValueDictionary()
@@ -58,8 +63,7 @@ class Kept:
     """
 
     def __init__(self, keep: Keep, digits: int) -> None:
-        if keep not in ("digits", "scales"):
-            raise ValueError(f"keep: expected 'digits' (speed) or 'scales' (memory), got {keep!r}")
+        _watch_fused_steps()
         self.keep: Keep = keep
         self.digits = digits
         self.number = next(_numbers)

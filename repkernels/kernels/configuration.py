@@ -11,7 +11,7 @@ import triton
 
 
 class Configuration(NamedTuple):
-    """A tile (BM, BN, BK), how a program is compiled, the tile rows that share L2, and persistent programs a processor.
+    """A tile (BM, BN, BK), how a program is compiled, and the tile rows that share L2.
 
     swap: the second operand's columns are the tile's rows, so that few rows of the first fill a narrow tile.
     """
@@ -23,7 +23,6 @@ class Configuration(NamedTuple):
     num_stages: int
     swap: bool = False
     GROUP: int = 8
-    programs: int = 1
 
     def tiles(self, M: int, N: int) -> int:
         """Tiles that cover an (M, N) result, before any swap."""

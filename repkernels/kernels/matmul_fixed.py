@@ -156,7 +156,7 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digi
         everything = (part, Kpad, splits, span, *arguments)
         hopper(c, a_digits, b_digits, everything, tiles * splits, common | {"SPLIT": splits > 1})
     else:
-        programs = min(tiles * splits, c.programs * processors(device))
+        programs = min(tiles * splits, processors(device))
         window = LONGEST_INT32 // S // c.BK * c.BK
         launch(fixed_kernel, (programs,), describe_digits(a_digits, c.BM, c.BK), describe_digits(b_digits, c.BN, c.BK),
                part, Kpad, splits, span, *arguments, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, SPLIT=splits > 1,

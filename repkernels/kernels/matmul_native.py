@@ -69,7 +69,7 @@ def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     db, across_b = describe_vectors(second, c.BN, c.BK)
     batch, M, N = out.shape
     tiles = batch * triton.cdiv(M, c.BM) * triton.cdiv(N, c.BN)
-    programs = tiles if c.swap else min(tiles, c.programs * processors(device))
+    programs = tiles if c.swap else min(tiles, processors(device))
     launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, M, N, K, batch, first.shape[0],
            second.shape[0], *out.stride(), BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, ACROSS_A=across_a,
            ACROSS_B=across_b, BIAS=by, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
