@@ -1,4 +1,4 @@
-"""The golden catalogue: `python -m reference.golden` writes it, with `--check` compares it with a fresh computation.
+"""The golden catalogue: `python -m reference.golden [FILE ...]` writes it, with `--check` compares it with a fresh one.
 
 Each case names its operation, contract, format, inputs (SPEC.md, "Golden inputs") and results: digest and, up to 8192
 elements, the bits themselves. `native` has no golden case: its bits belong to one GPU model.
@@ -6,9 +6,10 @@ elements, the bits themselves. `native` has no golden case: its bits belong to o
 
 import argparse
 import base64
+import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from reference import cross_entropy, digest, formats, inputs, matmul, mlp, philox, relu, sgd
 from reference import sum as summation
+from reference.cases import FAMILIES
 
 DIRECTORY = Path(__file__).parent.parent / "repkernels" / "verify" / "golden"
 KEPT = 8192
@@ -26,7 +28,7 @@ Case = dict[str, Any]
 
 def result(values: np.ndarray, dtype: str) -> Case:
     """One result of a case: format, shape, digest, and the bits if they are few."""
-    pattern = values if dtype == "int64" else formats.bits(values, dtype)
+    pattern = values if dtype in ("int64", "bool") else formats.bits(values, dtype)
     entry: Case = {"dtype": dtype, "shape": list(values.shape), "digest": digest.tensor(values, dtype)}
     if values.size <= KEPT:
         little = pattern.astype(pattern.dtype.newbyteorder("<")).tobytes()
@@ -194,6 +196,8 @@ COMPUTE: dict[str, Callable[[Case, list[np.ndarray]], dict[str, np.ndarray]]] = 
     "relu": _relu, "cross_entropy": _cross_entropy, "sgd": _sgd, "init": _init, "permutation": _permutation,
     "digest": _digest,
 }  # fmt: skip
+for family in FAMILIES:
+    COMPUTE.update(family.COMPUTE)
 
 
 def _operand(case: Case, shape: tuple[int, ...], stream: int) -> np.ndarray:
@@ -209,46 +213,44 @@ def _container(case: Case, x: list[np.ndarray]) -> str:
 
 
 def completed(case: Case) -> Case:
-    """The case with its results."""
-    drawn = case["op"] not in ("init", "permutation")
-    x = [_operand(case, shape, stream) for stream, shape in enumerate(case["shapes"])] if drawn else []
+    """The case with its results. A result that is not of the case's format comes as a pair (values, dtype)."""
+    x = [_operand(case, shape, stream) for stream, shape in enumerate(case["shapes"])] if "kind" in case else []
     if case["op"] == "digest_container":
         return {**case, "results": {"out": {"digest": _container(case, x)}}}
     values = COMPUTE[case["op"]](case, x)
-    return {**case, "results": {name: result(value, case["dtype"]) for name, value in values.items()}}
+    pairs = {name: v if isinstance(v, tuple) else (v, case["dtype"]) for name, v in values.items()}
+    return {**case, "results": {name: result(*pair) for name, pair in pairs.items()}}
 
 
-def files() -> Iterator[tuple[str, list[Case]]]:
-    """The catalogue's files: contractions by operation and contract, everything else by operation, and the demo."""
+def files(names: Sequence[str] = ()) -> Iterator[tuple[str, list[Case]]]:
+    """The catalogue's files: contractions by operation and contract, everything else by operation, and the demo.
+
+    names: only these of them; all if empty.
+    """
     groups: dict[str, list[Case]] = {}
-    for case in (*contraction_cases(), *other_cases()):
+    families = itertools.chain.from_iterable(family.cases() for family in FAMILIES)
+    for case in (*contraction_cases(), *other_cases(), *families):
         op = str(case["op"])
         group = groups.setdefault("-".join([op.split("_grad")[0], str(case.get("contract", ""))]).strip("-"), [])
         # A case's seed is its place in its file, so a new case at the end changes no other.
         group.append({**case, "seed": len(group)})
     for name, cases in groups.items():
-        yield name, [completed(case) for case in cases]
-    yield (
-        "demo",
-        [
-            {
-                "op": "demo",
-                "dtype": "float32",
-                "contract": "fixed24",
-                "results": {k: {"digest": v} for k, v in mlp.digests().items()},
-            }
-        ],
-    )
+        if not names or name in names:
+            yield name, [completed(case) for case in cases]
+    if not names or "demo" in names:
+        results = {name: {"digest": value} for name, value in mlp.digests().items()}
+        yield "demo", [{"op": "demo", "dtype": "float32", "contract": "fixed24", "results": results}]
 
 
 def main() -> int:
     """Writes the catalogue or checks it; 1 if the check finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="FILE", help="without .json; all by default")
     parser.add_argument("--check", action="store_true", help="compare with the stored catalogue and write nothing")
     arguments = parser.parse_args()
     DIRECTORY.mkdir(exist_ok=True)
     different = []
-    for name, cases in files():
+    for name, cases in files(arguments.names):
         text = "[\n" + ",\n".join(json.dumps(case, ensure_ascii=True) for case in cases) + "\n]\n"
         path = DIRECTORY / f"{name}.json"
         if not arguments.check:

@@ -11,9 +11,9 @@ from numba import njit
 
 @functools.cache
 def _sources() -> str:
-    """A digest of every source file beside this one."""
+    """A digest of every source file beside and below this one."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -12,8 +12,10 @@ from repkernels.nn import Linear, functional
 from repkernels.ops.sum import sum_rows
 from repkernels.optim import SGD
 from repkernels.verify import inputs
+from repkernels.verify.cases import FAMILIES
 from repkernels.verify.catalogue import Case
 from repkernels.verify.compare import difference_from_golden
+from repkernels.verify.operands import operand, operands
 
 
 def differing(case: Case, device: torch.device) -> str | None:
@@ -29,64 +31,54 @@ def differing(case: Case, device: torch.device) -> str | None:
     return None
 
 
-def _operand(case: Case, stream: int, device: torch.device, shape: tuple[int, ...] | None = None) -> Tensor:
-    shape = tuple(case["shapes"][stream]) if shape is None else tuple(shape)
-    return inputs.operand(case["kind"], case["dtype"], shape, case["seed"], stream).to(device)
-
-
-def _operands(case: Case, device: torch.device, requires_grad: bool = False) -> list[Tensor]:
-    streams = range(len(case["shapes"]))
-    return [_operand(case, stream, device).requires_grad_(requires_grad) for stream in streams]
-
-
 def _matmul(case: Case, device: torch.device) -> dict[str, Tensor]:
-    return {"out": repkernels.matmul(*_operands(case, device), contract=case["contract"])}
+    return {"out": repkernels.matmul(*operands(case, device), contract=case["contract"])}
 
 
 def _linear(case: Case, device: torch.device) -> dict[str, Tensor]:
-    return {"out": functional.linear(*_operands(case, device), contract=case["contract"])}
+    return {"out": functional.linear(*operands(case, device), contract=case["contract"])}
 
 
 def _matmul_grad(case: Case, device: torch.device) -> dict[str, Tensor]:
-    operands = _operands(case, device, requires_grad=True)
-    return _gradients(case, operands, repkernels.matmul(*operands, contract=case["contract"]))
+    x = operands(case, device, requires_grad=True)
+    return _gradients(case, x, repkernels.matmul(*x, contract=case["contract"]))
 
 
 def _linear_grad(case: Case, device: torch.device) -> dict[str, Tensor]:
-    operands = _operands(case, device, requires_grad=True)
-    return _gradients(case, operands, functional.linear(*operands, contract=case["contract"]))
+    x = operands(case, device, requires_grad=True)
+    return _gradients(case, x, functional.linear(*x, contract=case["contract"]))
 
 
-def _gradients(case: Case, operands: list[Tensor], out: Tensor) -> dict[str, Tensor]:
-    grads = torch.autograd.grad(out, operands, _operand(case, 3, out.device, out.shape))
+def _gradients(case: Case, x: list[Tensor], out: Tensor) -> dict[str, Tensor]:
+    grads = torch.autograd.grad(out, x, operand(case, 3, out.device, out.shape))
     return dict(zip(("grad_a", "grad_b", "grad_bias"), grads, strict=False))
 
 
 def _sum(case: Case, device: torch.device) -> dict[str, Tensor]:
-    return {"out": sum_rows(_operand(case, 0, device))}
+    return {"out": sum_rows(operand(case, 0, device))}
 
 
 def _relu(case: Case, device: torch.device) -> dict[str, Tensor]:
-    (x,) = _operands(case, device, requires_grad=True)
+    (x,) = operands(case, device, requires_grad=True)
     out = functional.relu(x)
-    (grad,) = torch.autograd.grad(out, x, _operand(case, 3, device, x.shape))
+    (grad,) = torch.autograd.grad(out, x, operand(case, 3, device, x.shape))
     return {"out": out, "grad": grad}
 
 
 def _cross_entropy(case: Case, device: torch.device) -> dict[str, Tensor]:
-    (x,) = _operands(case, device, requires_grad=True)
+    (x,) = operands(case, device, requires_grad=True)
     target = inputs.targets(x.shape[1], x.shape[0], case["seed"], 1).to(device)
     loss = functional.cross_entropy(x, target, reduction=case["reduction"])
-    upstream = _operand({**case, "kind": "ordinary"}, 3, device, loss.shape) if loss.ndim else torch.ones_like(loss)
+    upstream = operand({**case, "kind": "ordinary"}, 3, device, loss.shape) if loss.ndim else torch.ones_like(loss)
     (grad,) = torch.autograd.grad(loss, x, upstream)
     return {"loss": loss, "grad": grad}
 
 
 def _sgd(case: Case, device: torch.device) -> dict[str, Tensor]:
-    parameter = torch.nn.Parameter(_operand(case, 0, device))
+    parameter = torch.nn.Parameter(operand(case, 0, device))
     optimizer = SGD([parameter], **case["options"])
     for stream in (1, 2, 3):
-        parameter.grad = _operand(case, stream, device, parameter.shape)
+        parameter.grad = operand(case, stream, device, parameter.shape)
         optimizer.step()
     return {"out": parameter.detach()}
 
@@ -112,11 +104,11 @@ def _drawn(case: Case, draw: Callable[[], Any]) -> Any:
 
 
 def _digest(case: Case, device: torch.device) -> dict[str, Tensor]:
-    return {"out": _operand(case, 0, device)}
+    return {"out": operand(case, 0, device)}
 
 
 def _container_digest(case: Case, device: torch.device) -> str:
-    x = _operand(case, 0, device)
+    x = operand(case, 0, device)
     return repkernels.digest({"weight": x, "nested": {"list": [x, (1, 2.5)], "none": None}, "flag": True, "text": "é"})
 
 
@@ -133,3 +125,5 @@ COMPUTE: dict[str, Callable[[Case, torch.device], dict[str, Tensor]]] = {
     "permutation": _permutation,
     "digest": _digest,
 }
+for family in FAMILIES:
+    COMPUTE.update(family.COMPUTE)

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from triton.runtime.jit import JITFunction
 
-from tests.instructions.cases import Case, cases
+from tests.instructions.case import Case
+from tests.instructions.cases import cases
 from tests.instructions.compiled import TARGETS, Compiled, launches, modules
 from tests.instructions.forbidden import FORBIDDEN, NOT_COMPILED
 from tests.instructions.rules import dots, violations

@@ -1,39 +1,18 @@
-"""What is launched for the checks: calls of the library's kernel functions, at shapes that reach each way they compile.
-
-Aligned operands start on 16-byte borders and have sizes that 16 divides, so Triton specialises pointers, strides and
-sizes; odd ones do not.
-"""
+"""Contractions, and the first kernels beside them."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from repkernels.digits import Digits
 from repkernels.kernels import cross_entropy, sgd
 from repkernels.kernels import matmul as mm
 from repkernels.kernels import sum as sums
 from repkernels.kernels.engine import use_engine
+from tests.instructions.case import Case, tensor
 from tests.instructions.compiled import TARGETS
-
-
-class Case(NamedTuple):
-    """A call, and the operand types that its products of tiles may have, and those that one must have."""
-
-    name: str
-    start: Callable[[], object]
-    may: frozenset[str] = frozenset()
-    need: frozenset[str] = frozenset()
-
-
-def tensor(*shape: int, dtype: torch.dtype = torch.float32, odd: bool = False) -> Tensor:
-    """Memory that is never touched; `odd` shifts it by one element, off every 16-byte border."""
-    size = 1
-    for length in shape:
-        size *= length
-    return torch.empty(size + odd, dtype=dtype)[int(odd) :].view(shape)
 
 
 def _matmul(

@@ -1,0 +1,5 @@
+"""Golden cases by family: each module has `cases()`, which lists them, and `COMPUTE`, the results of each operation."""
+
+from types import ModuleType
+
+FAMILIES: tuple[ModuleType, ...] = ()

@@ -1,0 +1,5 @@
+"""Golden cases by family: a module's `COMPUTE` gives the results of its operations through their public functions."""
+
+from types import ModuleType
+
+FAMILIES: tuple[ModuleType, ...] = ()

@@ -1,0 +1,19 @@
+"""What is launched for the checks: calls of the library's kernel functions, at shapes that reach each way they compile.
+
+Aligned operands start on 16-byte borders and have sizes that 16 divides, so Triton specialises pointers, strides and
+sizes; odd ones do not. Each module of a family has `cases(target)`.
+"""
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from tests.instructions.case import Case
+from tests.instructions.cases import contractions
+
+FAMILIES: tuple[ModuleType, ...] = (contractions,)
+
+
+def cases(target: str) -> Iterator[Case]:
+    """All that is checked on `target`."""
+    for family in FAMILIES:
+        yield from family.cases(target)
