@@ -6,9 +6,17 @@ from repkernels.contract import ContractLike
 from repkernels.ops.cross_entropy import cross_entropy
 from repkernels.ops.matmul import product
 from repkernels.ops.relu import relu
+from repkernels.ops.softmax import log_softmax, softmax, softmin
 from repkernels.prepare import NOTHING_KEPT, Prepared
 
-__all__ = ["cross_entropy", "linear", "relu"]
+__all__ = [
+    "cross_entropy",
+    "linear",
+    "log_softmax",
+    "relu",
+    "softmax",
+    "softmin",
+]
 
 
 def linear(
