@@ -23,10 +23,11 @@ def kernel(function: Callable[..., Any]) -> Any:
 
     Numba looks only at the file of the function itself to see whether kept code is stale, but its bits also come
     from the functions it calls: here the stamp covers all files. Where nothing can be kept, it compiles each time.
+    x / 0 is what IEEE-754 says, as everywhere else, not an exception.
     """
     try:
-        compiled = njit(nogil=True, cache=True)(function)
+        compiled = njit(nogil=True, cache=True, error_model="numpy")(function)
         compiled._cache._cache_file._source_stamp = _sources()
     except (RuntimeError, AttributeError):
-        return njit(nogil=True)(function)
+        return njit(nogil=True, error_model="numpy")(function)
     return compiled

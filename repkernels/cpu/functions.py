@@ -15,14 +15,15 @@ F32, F64, I32, I64 = np.float32, np.float64, np.int32, np.int64
 
 LOG2_E = F32(float.fromhex("0x1.715476p+0"))
 MAGIC = F32(float.fromhex("0x1.8p+23"))
-MAGIC_BITS = I32(0x4B400000)
 MINUS_LN2_HIGH = F32(-float.fromhex("0x1.62e430p-1"))
 MINUS_LN2_LOW = F32(float.fromhex("0x1.05c610p-29"))
 C0, C1, C2, C3, C4, C5 = (
     F32(c)
     for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666659713e-1, 5.0000001201e-1)
 )
-ONE, LOWEST, SMALLEST_NORMAL = F32(1), F32(-88), F32(2.0**-126)
+ONE = F32(1)
+# The last x whose power is not below 2^-126 by the sequence.
+LEAST = F32(float.fromhex("-0x1.5d589ep+6"))
 
 SQRT_HALF_BITS = I64(0x3FE6A09E667F3BCD)
 LN2_HIGH = F64(float.fromhex("0x1.62e42feep-1"))
@@ -162,10 +163,9 @@ def exp_f32(x):
     p = fma(p, r, C4)
     p = fma(p, r, C5)
     y = fma(p, z, r) + ONE
-    exponent = min(max(bitcast(t) - MAGIC_BITS, -126), 0)
-    result = y * bitcast(I32((exponent + 127) << 23))
-    vanishes = (x < LOWEST) | (n < F32(-126)) | (result < SMALLEST_NORMAL)
-    return F32(0) if vanishes else result
+    # The low bits of t are n, and those of MAGIC are 0.
+    power = bitcast(I32((bitcast(t) << 23) + (127 << 23)))
+    return F32(0) if x < LEAST else y * power
 
 
 @njit

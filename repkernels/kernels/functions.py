@@ -12,7 +12,6 @@ BLOCK = tl.constexpr(65536)
 
 LOG2_E = tl.constexpr(float.fromhex("0x1.715476p+0"))
 MAGIC = tl.constexpr(float.fromhex("0x1.8p+23"))
-MAGIC_BITS = tl.constexpr(0x4B400000)
 MINUS_LN2_HIGH = tl.constexpr(-float.fromhex("0x1.62e430p-1"))
 MINUS_LN2_LOW = tl.constexpr(float.fromhex("0x1.05c610p-29"))
 C0 = tl.constexpr(1.9875691500e-4)
@@ -21,7 +20,8 @@ C2 = tl.constexpr(8.3334519073e-3)
 C3 = tl.constexpr(4.1665795894e-2)
 C4 = tl.constexpr(1.6666659713e-1)
 C5 = tl.constexpr(5.0000001201e-1)
-SMALLEST_NORMAL = tl.constexpr(2.0**-126)
+# The last x whose power is not below 2^-126 by the sequence.
+LEAST = tl.constexpr(float.fromhex("-0x1.5d589ep+6"))
 
 SQRT_HALF_BITS = tl.constexpr(0x3FE6A09E667F3BCD)
 LN2_HIGH = tl.constexpr(float.fromhex("0x1.62e42feep-1"))
@@ -82,9 +82,9 @@ def exp_f32(x):
     p = tl.fma(p, r, C4)
     p = tl.fma(p, r, C5)
     y = tl.fma(p, z, r) + 1.0
-    exponent = tl.minimum(tl.maximum(t.to(tl.int32, bitcast=True) - MAGIC_BITS, -126), 0)
-    result = y * ((exponent + 127) << 23).to(tl.float32, bitcast=True)
-    return tl.where((x < -88.0) | (n < -126.0) | (result < SMALLEST_NORMAL), 0.0, result)
+    # The low bits of t are n, and those of MAGIC are 0.
+    power = ((t.to(tl.int32, bitcast=True) << 23) + (127 << 23)).to(tl.float32, bitcast=True)
+    return tl.where(x < LEAST, 0.0, y * power)
 
 
 @triton.jit
