@@ -8,12 +8,17 @@ from torch import Tensor
 
 
 class Case(NamedTuple):
-    """A call, and the operand types that its products of tiles may have, and those that one must have."""
+    """A call, and the operand types that its products of tiles may have, and those that one must have.
+
+    maximum: whether it may take the hardware's maximum, because no result shows which of two zeros it chose or that it
+    lost a NaN.
+    """
 
     name: str
     start: Callable[[], object]
     may: frozenset[str] = frozenset()
     need: frozenset[str] = frozenset()
+    maximum: bool = False
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, odd: bool = False) -> Tensor:

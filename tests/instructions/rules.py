@@ -24,6 +24,7 @@ FORBIDDEN_OPERATIONS = {
     "tt.extern_elementwise",
     "tt.dot_scaled",
 }
+MAXIMUM = {"arith.maxnumf", "arith.maximumf"}
 # Assembly in the source may order kernels, and compute nothing.
 INLINE = r'tt\.elementwise_inline_asm "griddepcontrol\.[^"]*"'
 
@@ -48,16 +49,16 @@ _PTX_TILES = r"^\s*(?:@\S+\s+)?((?:w?mma\S*\.sync|wgmma\.mma_async|tcgen05\.mma)
 _AMD_TILES = r"^\s*(v_(?:mfma|smfmac|wmma|swmmac|dot\d)\S*)"
 
 
-def violations(c: Compiled, tiles: Set[str] = frozenset()) -> list[str]:
+def violations(c: Compiled, tiles: Set[str] = frozenset(), maximum: bool = False) -> list[str]:
     """Each forbidden thing in `c`, as "where: what", with the first line that shows it.
 
-    tiles: the operand types that products of tiles may have in this kernel.
+    tiles: the operand types that products of tiles may have in this kernel. maximum: it may take the hardware's.
     """
     found = ["launch: enable_fp_fusion is on"] if c.fusion else []
     if c.shared_memory > TARGETS[c.target].shared_memory:
         found.append(f"launch: {c.shared_memory} bytes of shared memory")
     found += [f"ir: product of {kind} tiles" for kind in sorted(set(dots(c)) - tiles)]
-    return found + _in_operations(c.ir) + _in_reductions(c.ir) + _in_assembly(c)
+    return found + _in_operations(c.ir, MAXIMUM if maximum else set()) + _in_reductions(c.ir) + _in_assembly(c)
 
 
 def dots(c: Compiled) -> Counter[str]:
@@ -65,7 +66,7 @@ def dots(c: Compiled) -> Counter[str]:
     return Counter(re.findall(r"(?:tt\.dot|ttng\.warp_group_dot|ttng\.tc_gen5_mma) .*? : \S*?<[\dx]+x(\w+)[,>]", c.ir))
 
 
-def _in_operations(ir: str) -> list[str]:
+def _in_operations(ir: str, allowed: Set[str]) -> list[str]:
     found = []
     for line in ir.splitlines():
         match = re.search(r"(?:^|= )\s*\"?((?:math|arith|tt)\.\w+)", line)
@@ -73,7 +74,9 @@ def _in_operations(ir: str) -> list[str]:
             continue
         operation, types = match[1], line.rsplit(" : ", 1)[-1]
         is_float = re.search(FLOAT, types)
-        if operation in FORBIDDEN_OPERATIONS or (operation.startswith("math.") and operation not in FUNCTIONS):
+        if operation in FORBIDDEN_OPERATIONS - allowed or (
+            operation.startswith("math.") and operation not in FUNCTIONS
+        ):
             found.append(f"ir: {operation}")
         elif operation == "arith.divf" and "f64" not in types:
             # In binary64 it is the correctly rounded division, the only one that Triton 3.6 has.

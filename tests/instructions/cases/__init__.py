@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from tests.instructions.case import Case
-from tests.instructions.cases import contractions
+from tests.instructions.cases import contractions, softmax
 
-FAMILIES: tuple[ModuleType, ...] = (contractions,)
+FAMILIES: tuple[ModuleType, ...] = (contractions, softmax)
 
 
 def cases(target: str) -> Iterator[Case]:
