@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from numba import njit
 
-from bench import prove_functions as proof
+from bench.proofs import published as proof
 from reference import functions as reference
 from reference.sum import tree
 from repkernels.cpu import functions as cpu
