@@ -11,6 +11,7 @@ from reference.philox import words
 LAYOUT = {"bfloat16": (7, 127), "float16": (10, 15), "float32": (23, 127), "float64": (52, 1023)}
 KINDS = (
     "ordinary", "spread", "subnormal", "tiny", "huge", "zeros", "nonfinite", "extremes", "ties", "logits", "constant",
+    "patterns",
 )  # fmt: skip
 
 
@@ -53,6 +54,8 @@ def _pattern(
     elif kind == "ties":
         field = bias + x % 8 - 4
         fraction = fraction >> (width - 2) << (width - 2)
+    elif kind == "patterns":
+        field = x % (2 * bias + 2)
     elif kind == "constant":
         sign, field, fraction = 0 * sign, 0 * x + bias, 0 * m + (1 << (width - 7))
     elif kind == "zeros":

@@ -92,6 +92,11 @@ def _constant(form: Format, x: np.ndarray, fields: Fields, shape: tuple[int, ...
     return 0 * x, 0 * x + form.bias, 0 * x + 2 ** (form.fraction - 7)
 
 
+def _patterns(form: Format, x: np.ndarray, fields: Fields, shape: tuple[int, ...]) -> Fields:
+    """Every bit pattern is as likely as any other: all binades, infinities and NaN."""
+    return fields[0], x % (2 * form.bias + 2), fields[2]
+
+
 def _zeros(form: Format, x: np.ndarray, fields: Fields, shape: tuple[int, ...]) -> Fields:
     """Three of four elements, and the whole first row, are zeros of either sign."""
     kept = (x % 4 == 3).astype(np.int64)
@@ -119,6 +124,7 @@ KINDS: dict[str, Callable[[Format, np.ndarray, Fields, tuple[int, ...]], Fields]
     "extremes": _extremes,
     "ties": _ties,
     "constant": _constant,
+    "patterns": _patterns,
     "zeros": _zeros,
     "nonfinite": _nonfinite,
 }
