@@ -3,17 +3,43 @@
 from torch import Tensor
 
 from repkernels.contract import ContractLike
+from repkernels.ops.batch_norm import batch_norm
 from repkernels.ops.cross_entropy import cross_entropy
+from repkernels.ops.dropout import (
+    alpha_dropout,
+    dropout,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    feature_alpha_dropout,
+)
+from repkernels.ops.group_norm import group_norm
+from repkernels.ops.instance_norm import instance_norm
+from repkernels.ops.layer_norm import add_layer_norm, layer_norm
 from repkernels.ops.matmul import product
 from repkernels.ops.relu import relu
+from repkernels.ops.rms_norm import add_rms_norm, rms_norm
 from repkernels.ops.softmax import log_softmax, softmax, softmin
 from repkernels.prepare import NOTHING_KEPT, Prepared
 
 __all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "alpha_dropout",
+    "batch_norm",
     "cross_entropy",
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "feature_alpha_dropout",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
     "linear",
     "log_softmax",
     "relu",
+    "rms_norm",
     "softmax",
     "softmin",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repkernels.ops import affine, checks
+from repkernels.ops import affine, batches, checks
 from repkernels.ops.backend import backend
 from repkernels.ops.operation import operation
 from repkernels.ops.sum import _repeat_rows, sum_rows
@@ -51,7 +51,7 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
     def vmap(
         info: Any, in_dims: tuple[Any, ...], x: Tensor, weight: Any, bias: Any, eps: float, dtype: torch.dtype
     ) -> tuple[_Three, tuple[int, int, int]]:
-        _refuse_batched(name, in_dims[1:3])
+        batches.refuse(name, in_dims[1:3])
         x = x.movedim(in_dims[0], 0)
         results = norm(x.reshape(-1, x.shape[-1]), weight, bias, eps, dtype)
         return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0)  # type: ignore[return-value]
@@ -82,8 +82,8 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         info: Any, in_dims: tuple[Any, ...], x: Tensor, residual: Tensor, weight: Any, bias: Any, eps: float,
         dtype: torch.dtype,
     ) -> tuple[_Four, tuple[int, int, int, int]]:  # fmt: skip
-        _refuse_batched(f"add_{name}", in_dims[2:4])
-        x, residual = _batched(info, in_dims[:2], x, residual)
+        batches.refuse(f"add_{name}", in_dims[2:4])
+        x, residual = batches.first(info, in_dims[:2], x, residual)
         rows = (v.reshape(-1, v.shape[-1]) for v in (x, residual))
         results = add_norm(*rows, weight, bias, eps, dtype)
         return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0, 0)  # type: ignore[return-value]
@@ -130,14 +130,9 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         grad, x, weight, extra = (None if t is None else next(found) for t in tensors)
         return grad, x, None, None, weight, extra, None, None
 
-    def vmap_gradient(
-        info: Any, in_dims: tuple[Any, ...], grad: Tensor, x: Tensor, mean: Tensor, inverse: Tensor,
-        weight: Tensor | None, extra: Tensor | None, eps: float, parameters: bool,
-    ) -> tuple[_Three, tuple[int, int, int]]:  # fmt: skip
+    def vmap_gradient(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
         # Weight gradients are sums over a sample's own rows, so samples can't be joined.
-        each = zip(*_batched(info, in_dims[:6], grad, x, mean, inverse, weight, extra), strict=True)
-        results = [gradient(*sample, eps, parameters) for sample in each]
-        return tuple(torch.stack(v) for v in zip(*results, strict=True)), (0, 0, 0)  # type: ignore[return-value]
+        return batches.one_by_one(gradient, info, in_dims, args)
 
     norm = operation(name, run, fake, setup_context, backward, vmap)
     add_norm = operation(f"add_{name}", add_run, add_fake, add_setup_context, add_backward, add_vmap)
@@ -178,20 +173,6 @@ def _composed(
     if not parameters:
         return dx, v.new_empty(0), v.new_empty(0)
     return dx, sum_rows(g * xhat), sum_rows(g)
-
-
-def _refuse_batched(name: str, dims: Sequence[int | None]) -> None:
-    if any(dim is not None for dim in dims):
-        raise NotImplementedError(f"{name}: vmap over weight or bias is not supported; only over input")
-
-
-def _batched(info: Any, in_dims: Sequence[int | None], *tensors: Any) -> list[Any]:
-    """Every tensor with the batch first, repeated where it has none; None repeated."""
-    size = info.batch_size
-    return [
-        [None] * size if t is None else t.movedim(d, 0) if d is not None else t.expand(size, *t.shape)
-        for t, d in zip(tensors, in_dims, strict=True)
-    ]
 
 
 def check_rows(
