@@ -74,7 +74,8 @@ def instance_backward(
     one = (1, samples * channels, size)
     w = None if weight is None else np.tile(weight, samples)
     dx, dw, db = backward(grad.reshape(one), x.reshape(one), w, eps, dtype)
-    return dx.reshape(x.shape), *(tree(v.reshape(samples, channels)) for v in (dw, db))
+    dw, db = (tree(v.reshape(samples, channels)) for v in (dw, db))
+    return dx.reshape(x.shape), dw, db
 
 
 def _terms(x: np.ndarray) -> np.ndarray:

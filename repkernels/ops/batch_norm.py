@@ -27,8 +27,8 @@ def _run(
     running = (running_mean, running_var)
     if x.numel() == 0:
         y, mean, inverse, *_ = _fake(x, weight, bias, *running, training, momentum, eps)
-        kept = (mean.new_empty(0) if v is None or not training else v.clone() for v in running)
-        return y, mean.zero_(), inverse.zero_(), *kept
+        new_mean, new_var = (mean.new_empty(0) if v is None or not training else v.clone() for v in running)
+        return y, mean.zero_(), inverse.zero_(), new_mean, new_var
     kernels = backend("batch_norm", x.device.type)
     if training:
         return kernels.training(x, weight, bias, *running, momentum, eps)
@@ -160,7 +160,7 @@ def batch_norm(
     if training and eps <= 0:
         raise ValueError(f"eps: must be positive in training, got {eps}")
     if training:
-        torch.nn.functional._verify_batch_size(input.size())  # type: ignore[arg-type]
+        several_values(input.shape[0] * input.shape[2:].numel(), input)
     elif running_mean is None:
         raise RuntimeError("running_mean: must be given unless training")
     form = memory_format(input)
@@ -190,6 +190,12 @@ def update(
                 if running is not None:
                     running.copy_(value)
     return y
+
+
+def several_values(count: int, input: Tensor) -> None:
+    """Raises torch's ValueError where a statistic would be of one value; of none, there is nothing to normalise."""
+    if count == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
 
 
 def memory_format(x: Tensor) -> torch.memory_format | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from repkernels.ops import affine, batches, checks
 from repkernels.ops.backend import backend
+from repkernels.ops.batch_norm import memory_format, several_values
 from repkernels.ops.operation import operation
 from repkernels.ops.sum import _repeat_rows, sum_rows
 
@@ -152,14 +153,10 @@ def group_norm(
     for name, v in (("weight", weight), ("bias", bias)):
         affine.check_parameter(name, v, (channels,), "one for each channel", input)
     affine.same_dtype(weight, bias)
-    # torch counts the values of all samples' groups together here.
-    torch.nn.functional._verify_batch_size(
-        [samples * channels // num_groups, num_groups, *input.shape[2:]]  # type: ignore[arg-type]
-    )
+    # torch asks this of all samples together.
+    several_values(samples * channels // num_groups * input.shape[2:].numel(), input)
     size = input.shape[2:].numel()
     x = input.reshape(samples, channels, size)
     y = _group_norm(x, num_groups, weight, bias, float(eps), affine.result_dtype(input))[0].view(input.shape)
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.ndim)
-    if last is not None and input.is_contiguous(memory_format=last) and not input.is_contiguous():
-        return y.contiguous(memory_format=last)
-    return y
+    form = memory_format(input)
+    return y if form is None else y.contiguous(memory_format=form)

@@ -62,7 +62,8 @@ def instance_norm(
         if running_mean is None:
             raise RuntimeError("running_mean and running_var: must be given unless use_input_stats")
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps).contiguous()
-    torch.nn.functional._verify_spatial_size(input.size())  # type: ignore[arg-type]
+    if input.shape[2:].numel() == 1:
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {input.shape}")
     if eps <= 0:
         raise ValueError(f"eps: must be positive with use_input_stats, got {eps}")
     samples, channels = input.shape[:2]
@@ -73,11 +74,11 @@ def instance_norm(
 
     x = input.reshape(1, samples * channels, input.shape[2:].numel())
     with torch.no_grad():
-        running = [repeated(v) for v in (running_mean, running_var)]
-    y = update(x, *running, repeated(weight), repeated(bias), True, momentum, eps)
+        mean, var = repeated(running_mean), repeated(running_var)
+    y = update(x, mean, var, repeated(weight), repeated(bias), True, momentum, eps)
     if input.numel():
         with torch.no_grad():
-            for old, new in zip((running_mean, running_var), running, strict=True):
+            for old, new in ((running_mean, mean), (running_var, var)):
                 if old is not None and new is not None:
                     old.copy_(_mean_of_samples(new.view(samples, channels)))
     return y.view(input.shape)

@@ -54,7 +54,7 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         batches.refuse(name, in_dims[1:3])
         x = x.movedim(in_dims[0], 0)
         results = norm(x.reshape(-1, x.shape[-1]), weight, bias, eps, dtype)
-        return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0)  # type: ignore[return-value]
+        return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0)
 
     def add_run(
         x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype
@@ -86,7 +86,7 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         x, residual = batches.first(info, in_dims[:2], x, residual)
         rows = (v.reshape(-1, v.shape[-1]) for v in (x, residual))
         results = add_norm(*rows, weight, bias, eps, dtype)
-        return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0, 0)  # type: ignore[return-value]
+        return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0, 0)
 
     def differentiate(ctx: Any, grad: Tensor, extra: Tensor | None, parameters: bool) -> tuple[Any, Any, Any]:
         """Gradients of what was normalised, of weight and of bias; None for those that are not there."""
@@ -121,9 +121,9 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
     def backward_gradient(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors
 
-        def composed(*present: Tensor) -> _Three:
-            given = iter(present)
-            grad, x, weight, extra = (None if t is None else next(given) for t in tensors)
+        def composed(grad: Tensor, x: Tensor, *optional: Tensor) -> _Three:
+            given = iter(optional)
+            weight, extra = (None if t is None else next(given) for t in tensors[2:])
             return _composed(grad, x, weight, extra, ctx.eps, ctx.parameters, centred)
 
         found = iter(torch.func.vjp(composed, *(t for t in tensors if t is not None))[1](upstream))
