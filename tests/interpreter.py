@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
-import triton.language.core as core  # noqa: F401
+import triton.language.core as core
 from numba import njit, vectorize
 from triton.runtime import interpreter
 
@@ -30,6 +30,8 @@ def patch() -> None:
     if getattr(Builder, "rounds_like_a_gpu", False):
         return
     Builder.rounds_like_a_gpu = True
+    # As compiled code has it: constant tuples have a length.
+    core.constexpr.__len__ = lambda self: len(self.value)
     Builder.create_fma = _fma
     Builder.cast_impl = _cast(Builder.cast_impl)
     Builder.create_fp_to_fp = _fp_to_fp(Builder.create_fp_to_fp)
