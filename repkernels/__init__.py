@@ -3,7 +3,27 @@
 from repkernels import nn, optim, random
 from repkernels.contract import Contract, checkpoint_contexts, contract, get_contract, set_contract
 from repkernels.digest import digest
+from repkernels.ops.arithmetic import (
+    addcdiv,
+    addcmul,
+    div,
+    lerp,
+)
 from repkernels.ops.matmul import matmul
+from repkernels.ops.unary import (
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    log2,
+    log10,
+    reciprocal,
+    rsqrt,
+    sigmoid,
+    sqrt,
+    tanh,
+)
 from repkernels.prepare import Prepared, prepare
 from repkernels.random import manual_seed
 
@@ -13,18 +33,34 @@ __version__ = "0.1.0"
 NUMERICS_VERSION = 1
 
 __all__ = [
-    "NUMERICS_VERSION",
     "Contract",
+    "NUMERICS_VERSION",
     "Prepared",
+    "addcdiv",
+    "addcmul",
     "checkpoint_contexts",
     "contract",
     "digest",
+    "div",
+    "exp",
+    "exp2",
+    "expm1",
     "get_contract",
+    "lerp",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
     "manual_seed",
     "matmul",
     "nn",
     "optim",
     "prepare",
     "random",
+    "reciprocal",
+    "rsqrt",
     "set_contract",
+    "sigmoid",
+    "sqrt",
+    "tanh",
 ]

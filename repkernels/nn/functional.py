@@ -3,6 +3,28 @@
 from torch import Tensor
 
 from repkernels.contract import ContractLike
+from repkernels.ops.activations import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    logsigmoid,
+    mish,
+    prelu,
+    relu6,
+    selu,
+    silu,
+    softplus,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+)
 from repkernels.ops.batch_norm import batch_norm
 from repkernels.ops.cross_entropy import cross_entropy
 from repkernels.ops.dropout import (
@@ -20,6 +42,7 @@ from repkernels.ops.matmul import product
 from repkernels.ops.relu import relu
 from repkernels.ops.rms_norm import add_rms_norm, rms_norm
 from repkernels.ops.softmax import log_softmax, softmax, softmin
+from repkernels.ops.unary import sigmoid, tanh
 from repkernels.prepare import NOTHING_KEPT, Prepared
 
 __all__ = [
@@ -27,21 +50,43 @@ __all__ = [
     "add_rms_norm",
     "alpha_dropout",
     "batch_norm",
+    "celu",
     "cross_entropy",
     "dropout",
     "dropout1d",
     "dropout2d",
     "dropout3d",
+    "elu",
     "feature_alpha_dropout",
+    "gelu",
+    "glu",
     "group_norm",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
     "instance_norm",
     "layer_norm",
+    "leaky_relu",
     "linear",
     "log_softmax",
+    "logsigmoid",
+    "mish",
+    "prelu",
     "relu",
+    "relu6",
     "rms_norm",
+    "selu",
+    "sigmoid",
+    "silu",
     "softmax",
     "softmin",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "tanh",
+    "tanhshrink",
+    "threshold",
 ]
 
 

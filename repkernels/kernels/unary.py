@@ -1,0 +1,93 @@
+"""The functions of one argument that are correctly rounded, by name, and what is built on them alone."""
+
+import torch
+import triton
+import triton.language as tl
+
+from repkernels.kernels.rounded.exponential import (
+    elu,
+    exp,
+    exp2,
+    expm1,
+    mish,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    tanh,
+)
+from repkernels.kernels.rounded.logarithm import log, log1p, log2, log10
+from repkernels.kernels.rounded.root import reciprocal, rsqrt, sqrt
+
+
+@triton.jit
+def scaled_softplus(x, beta, limit):
+    v = x * beta
+    return tl.where(v > limit, x, tl.div_rn(softplus(v), beta))
+
+
+@triton.jit
+def logsigmoid(x):
+    return softplus(x * -1.0) * -1.0
+
+
+@triton.jit
+def celu(x, alpha):
+    return tl.where(x > 0.0, x, alpha * expm1(tl.div_rn(x, alpha)))
+
+
+@triton.jit
+def celu_gradient(g, x, alpha):
+    return tl.where(x > 0.0, g, g * exp(tl.div_rn(x, alpha)))
+
+
+@triton.jit
+def tanhshrink(x):
+    return x - tanh(x)
+
+
+@triton.jit
+def tanhshrink_gradient(g, x):
+    y = tanh(x)
+    return g * (y * y)
+
+
+@triton.jit
+def glu(a, b):
+    return a * sigmoid(b)
+
+
+@triton.jit
+def expm1_gradient(g, x):
+    return g * exp(x)
+
+
+FUNCTIONS = {
+    "exp": exp,
+    "exp2": exp2,
+    "expm1": expm1,
+    "log": log,
+    "log2": log2,
+    "log10": log10,
+    "log1p": log1p,
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+    "rsqrt": rsqrt,
+    "reciprocal": reciprocal,
+    "sqrt": sqrt,
+    "silu": silu,
+    "softplus": scaled_softplus,
+    "logsigmoid": logsigmoid,
+    "mish": mish,
+    "elu": elu,
+    "selu": selu,
+    "celu": celu,
+    "tanhshrink": tanhshrink,
+    "glu": glu,
+    "expm1_gradient": expm1_gradient,
+    "celu_gradient": celu_gradient,
+    "tanhshrink_gradient": tanhshrink_gradient,
+}
+
+# For half types: functions that round to the same results with less work.
+HALF: dict[tuple[str, torch.dtype], object] = {}

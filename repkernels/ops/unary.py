@@ -1,0 +1,87 @@
+"""Functions of one tensor, element by element, with torch's names (SPEC.md, "Elementwise operations").
+
+Each is RN32(f(x)) of the real function f for every fp32 x. Half types are widened, and the result is rounded once more;
+integers and bool are rounded to fp32 first. fp64 raises NotImplementedError.
+
+Accuracy of the gradients g * f'(x), in fp32 where they are normal numbers: see `derivatives` in tests/test_unary.py.
+"""
+
+import torch
+from torch import Tensor
+
+from repkernels.ops import checks, derivatives  # noqa: F401  (the gradients' rules)
+from repkernels.ops.elementwise import elementwise
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def argument(x: object, wide_under_autocast: bool = False, name: str = "input") -> Tensor:
+    """x as a function takes it: integers as fp32, and, where torch's autocast asks for that, half types too."""
+    if isinstance(x, Tensor) and x.dtype in INTEGERS:
+        return x.to(torch.float32)
+    checks.operand(name, x, DTYPES)
+    assert isinstance(x, Tensor)
+    if wide_under_autocast and checks.autocast(x.device.type) is not None:
+        return x.float()
+    return x
+
+
+def exp(input: Tensor) -> Tensor:
+    """RN(e^x). Gradient: RN(g * y), y the stored result. Under autocast in fp32."""
+    return elementwise("exp", argument(input, True))
+
+
+def exp2(input: Tensor) -> Tensor:
+    """RN(2^x). Gradient: RN(g * RN(y * ln 2)), y the stored result."""
+    return elementwise("exp2", argument(input))
+
+
+def expm1(input: Tensor) -> Tensor:
+    """RN(e^x - 1). Gradient: RN(g * exp(x)). Under autocast in fp32."""
+    return elementwise("expm1", argument(input, True))
+
+
+def log(input: Tensor) -> Tensor:
+    """RN(ln x): -inf at zeros, NaN below. Gradient: RN(g / x). Under autocast in fp32."""
+    return elementwise("log", argument(input, True))
+
+
+def log2(input: Tensor) -> Tensor:
+    """RN(log2 x): -inf at zeros, NaN below. Gradient: RN(RN(g / x) * log2 e). Under autocast in fp32."""
+    return elementwise("log2", argument(input, True))
+
+
+def log10(input: Tensor) -> Tensor:
+    """RN(log10 x): -inf at zeros, NaN below. Gradient: RN(RN(g / x) * log10 e). Under autocast in fp32."""
+    return elementwise("log10", argument(input, True))
+
+
+def log1p(input: Tensor) -> Tensor:
+    """RN(ln(1 + x)): -inf at -1, NaN below. Gradient: RN(g / RN(x + 1)). Under autocast in fp32."""
+    return elementwise("log1p", argument(input, True))
+
+
+def tanh(input: Tensor) -> Tensor:
+    """RN(tanh x). Gradient from x, by t = e^(-2|x|): RN(g * RN(4t / RN(d * d))), d = RN(t + 1): within 5 ulp."""
+    return elementwise("tanh", argument(input))
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """RN(1 / (1 + e^-x)). Gradient from x, by t = e^-|x|: RN(g * RN(t / RN(d * d))), d = RN(t + 1): within 5 ulp."""
+    return elementwise("sigmoid", argument(input))
+
+
+def rsqrt(input: Tensor) -> Tensor:
+    """RN(1 / sqrt(x)): an infinity of its sign at a zero, NaN below. Gradient from y: -g y^3 / 2. Autocast: fp32."""
+    return elementwise("rsqrt", argument(input, True))
+
+
+def reciprocal(input: Tensor) -> Tensor:
+    """RN(1 / x). Gradient: -RN(g * RN(y * y)), y the stored result. Under autocast in fp32."""
+    return elementwise("reciprocal", argument(input, True))
+
+
+def sqrt(input: Tensor) -> Tensor:
+    """RN(sqrt(x)): zeros stay, NaN below. Gradient: RN(g / RN(y + y)), y the stored result."""
+    return elementwise("sqrt", argument(input))
