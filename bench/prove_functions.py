@@ -26,6 +26,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="all inputs, on a CPU too")
     parser.add_argument("--processes", type=int, help="functions proven at a time; 8 on a GPU, the cores on a CPU")
     parser.add_argument("--json", metavar="FILE", help="where to keep the record")
+    parser.add_argument("--hard-cases", action="store_true", help="add what is hard to round to tests/hard_cases.json")
     return parser.parse_args()
 
 
@@ -39,18 +40,18 @@ def proven(name: str, device: str, inputs: int) -> dict[str, Any]:
 
         interpreter.patch()
     if name in PUBLISHED:
-        from bench.proofs import published
+        from .proofs import published
 
         return published.prove(name)
     if name == "pow":
-        from bench.proofs import power
+        from .proofs import power
 
         return power.prove(where)
     if name == "half":
-        from bench.proofs import half
+        from .proofs import half
 
         return half.prove(where)
-    from bench.proofs import compare
+    from .proofs import compare
 
     return compare.prove(name, where, inputs)
 
@@ -64,8 +65,9 @@ def main() -> int:
         # Triton reads this when a kernel is defined.
         os.environ["TRITON_INTERPRET"] = "1"
         os.nice(10)
-    from bench import machine
-    from bench.proofs.functions import TRUTHS
+    from . import machine
+    from .proofs import hard_cases
+    from .proofs.functions import TRUTHS
 
     names = options.names or [*TRUTHS, "pow", "half"]
     if unknown := set(names) - {*TRUTHS, "pow", "half", *PUBLISHED}:
@@ -90,6 +92,9 @@ def main() -> int:
     if options.json:
         with open(options.json, "w") as file:
             file.write(json.dumps(record, indent=1) + "\n")
+    if options.hard_cases:
+        found = {n: [*r["hard_cases"], *r["wrong_at"]] for n, r in records.items() if n in TRUTHS and "wrong" in r}
+        hard_cases.add(found)
     failed = [name for name in names if not records[name].get("holds")]
     print(f"{len(names) - len(failed)} of {len(names)} hold" + (f"; not {', '.join(failed)}" if failed else ""))
     return int(bool(failed))

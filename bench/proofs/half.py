@@ -1,6 +1,7 @@
 """The half types' own sequences over all of their inputs: RN16(RN32(f(x))), as if the correctly rounded fp32 function
-had been rounded once more."""
+had been rounded once more. In Triton's interpreter where there is no GPU."""
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -8,27 +9,28 @@ from torch import Tensor
 
 from reference import unary
 
-from . import library
+from .library import by_triton
 from .measure import measure
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def names(package: Any) -> list[str]:
-    """The sequences of a package's `half` module: function_format."""
-    return sorted(
-        name for name in dir(package.half) if name.rpartition("_")[2] in DTYPES and name.rpartition("_")[0] in unary.FUNCTIONS
-    )
+def names(module: ModuleType) -> list[str]:
+    """Its sequences: FUNCTION_FORMAT."""
+    parts = {name: name.rpartition("_") for name in dir(module)}
+    return [name for name, (function, _, form) in parts.items() if form in DTYPES and function in unary.FUNCTIONS]
 
 
 def prove(device: torch.device) -> dict[str, Any]:
-    """A record per sequence: how many inputs there are, how many are wrong, and where."""
-    package = library.package(device)
-    found: dict[str, Any] = {name: _prove(name, device) for name in names(package)}
+    """A record per sequence."""
+    from repkernels.kernels.rounded import half
+
+    found: dict[str, Any] = {name: prove_one(name, device) for name in names(half)}
     return {**found, "holds": not any(record["wrong"] for record in found.values())}
 
 
-def _prove(name: str, device: torch.device) -> dict[str, Any]:
+def prove_one(name: str, device: torch.device) -> dict[str, Any]:
+    """How many inputs a sequence has, how many of its results are wrong, and where."""
     function, _, form = name.rpartition("_")
     dtype = DTYPES[form]
     halves = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
@@ -36,7 +38,7 @@ def _prove(name: str, device: torch.device) -> dict[str, Any]:
     right, distance = (v.cpu() for v in measure(function, patterns, device))
     for i in (distance == 0).nonzero()[:, 0].tolist():
         right[i] = torch.tensor(unary.value(function, int(patterns[i]))).to(torch.int32)
-    actual = library.results(name, patterns, device).cpu()
+    actual = by_triton(name, patterns, device).cpu()
     wrong = (_bits(right, dtype) != _bits(actual, dtype)).nonzero()[:, 0]
     return {
         "inputs": len(patterns),

@@ -1,4 +1,4 @@
-"""The library's functions under proof: Triton's on a GPU, Numba's on a CPU, found by their names."""
+"""The library's functions under proof: Triton's on a GPU or in the interpreter, Numba's on a CPU, found by name."""
 
 import importlib
 import pkgutil
@@ -12,9 +12,9 @@ import triton.language as tl
 from numba import njit
 from torch import Tensor
 
-import repkernels.cpu.rounded
-import repkernels.kernels.rounded
+from repkernels.cpu import rounded as on_cpu
 from repkernels.cpu.fpu import keep_subnormals, restore
+from repkernels.kernels import rounded as on_gpu
 from repkernels.kernels.launch import launch
 from repkernels.kernels.rounded import exponential
 
@@ -40,39 +40,75 @@ def apply_kernel(first, patterns, out, count, FUNCTION: tl.constexpr, LISTED: tl
     tl.store(out + i, FUNCTION(number(bits)).to(tl.int32, bitcast=True), mask=inside)
 
 
+@triton.jit
+def pairs_kernel(left, right, out, count, FUNCTION: tl.constexpr, SIZE: tl.constexpr):
+    """out = FUNCTION(left, right), fp32."""
+    i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = i < count
+    tl.store(out + i, FUNCTION(tl.load(left + i, mask=inside), tl.load(right + i, mask=inside)), mask=inside)
+
+
 def results(name: str, bits: range | Tensor, device: torch.device) -> Tensor:
-    """int32 bits, every NaN as one, of the library's function at consecutive bit patterns or int64 ones listed."""
-    found = _on_gpu(name, bits, device) if device.type == "cuda" else _on_cpu(name, bits)
-    return torch.where((found & 0x7FFFFFFF) > 0x7F800000, 0x7FC00000, found)
+    """int32 bits, every NaN as one, of the device's own function at consecutive bit patterns or int64 ones listed."""
+    return by_triton(name, bits, device) if device.type == "cuda" else by_numba(name, bits)
 
 
-def _on_gpu(name: str, bits: range | Tensor, device: torch.device) -> Tensor:
+def by_triton(name: str, bits: range | Tensor, device: torch.device) -> Tensor:
     listed = isinstance(bits, Tensor)
     out = torch.empty(len(bits), dtype=torch.int32, device=device)
     patterns = bits.to(device) if isinstance(bits, Tensor) else torch.empty(1, dtype=torch.int64, device=device)
-    function = elu_of_one if name == "elu" else find(repkernels.kernels.rounded, name)
+    function = elu_of_one if name == "elu" else find(on_gpu, name)
     first = 0 if isinstance(bits, Tensor) else bits.start
     grid = (triton.cdiv(len(bits), SIZE),)
     launch(apply_kernel, grid, first, patterns, out, len(bits), FUNCTION=function, LISTED=listed, SIZE=SIZE)
-    return out
+    return one_nan(out)
 
 
-def _on_cpu(name: str, bits: range | Tensor) -> Tensor:
+def by_numba(name: str, bits: range | Tensor) -> Tensor:
     patterns = bits.numpy() if isinstance(bits, Tensor) else np.arange(bits.start, bits.stop)
     x = patterns.astype(np.uint32).view(np.float32)
     out = np.empty_like(x)
     _loop(name)(x, out)
-    return torch.from_numpy(out.view(np.int32))
+    return one_nan(torch.from_numpy(out.view(np.int32)))
+
+
+def pairs(name: str, x: np.ndarray, y: np.ndarray, device: torch.device) -> np.ndarray:
+    """fp32 results of the device's own function of two fp32 numbers, elementwise over arrays of one length."""
+    out = np.empty_like(x)
+    if device.type == "cpu":
+        _loop_of_pairs(name)(x, y, out)
+        return out
+    left, right, result = (torch.from_numpy(v).to(device) for v in (x, y, out))
+    launch(
+        pairs_kernel, (triton.cdiv(len(x), SIZE),), left, right, result, len(x), FUNCTION=find(on_gpu, name), SIZE=SIZE
+    )
+    return np.asarray(result.cpu())
+
+
+def one_nan(bits: Tensor) -> Tensor:
+    return torch.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FC00000, bits)
+
+
+def find(package: ModuleType, name: str) -> Any:
+    """The compiled function of this name in one of the package's modules."""
+    for info in pkgutil.iter_modules(package.__path__):
+        function = getattr(importlib.import_module(f"{package.__name__}.{info.name}"), name, None)
+        if hasattr(function, "fn") or hasattr(function, "py_func"):
+            return function
+    raise LookupError(f"{package.__name__} has no {name}")
+
+
+_loops: dict[str, Any] = {}
 
 
 def _loop(name: str) -> Any:
     """A compiled loop over the CPU's function."""
     if name not in _loops:
-        function = find(repkernels.cpu.rounded, name)
+        function = find(on_cpu, name)
         one = njit(lambda x: function(x, 1.0)) if name == "elu" else function
 
         @njit
-        def loop(x, out):  # type: ignore[no-untyped-def]
+        def loop(x, out):
             state = keep_subnormals()
             for i in range(x.size):
                 out[i] = one(x[i])
@@ -82,15 +118,16 @@ def _loop(name: str) -> Any:
     return _loops[name]
 
 
-_loops: dict[str, Any] = {}
+def _loop_of_pairs(name: str) -> Any:
+    if name not in _loops:
+        function = find(on_cpu, name)
 
+        @njit
+        def loop(x, y, out):
+            state = keep_subnormals()
+            for i in range(x.size):
+                out[i] = function(x[i], y[i])
+            restore(state)
 
-def find(package: ModuleType, name: str) -> Any:
-    """The function of this name in one of the package's modules."""
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        function = getattr(module, name, None)
-        # A module may import another's function: any of them is the same.
-        if function is not None:
-            return function
-    raise LookupError(f"{package.__name__} has no {name}")
+        _loops[name] = loop
+    return _loops[name]
