@@ -13,14 +13,14 @@ from repkernels.cpu.spread import spread
 
 def softmax(x: Tensor, log: bool) -> Tensor:
     """The softmax of each row of x (N, C), fp32, bf16 or fp16, any strides, or its logarithm; contiguous, x's dtype."""
-    y = torch.empty(x.shape, dtype=x.dtype)
+    x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
     spread(_softmax, len(x), x.numel(), numbers(x), log, numbers(y))
     return y
 
 
 def softmax_backward(g: Tensor, y: Tensor, log: bool) -> Tensor:
     """The gradient of x from that of the result y, both (N, C), any strides; contiguous, y's dtype."""
-    grad = torch.empty(y.shape, dtype=y.dtype)
+    g, y, grad = g.contiguous(), y.contiguous(), torch.empty(y.shape, dtype=y.dtype)
     spread(_softmax_backward, len(y), y.numel(), numbers(g), numbers(y), log, numbers(grad))
     return grad
 

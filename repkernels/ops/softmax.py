@@ -100,8 +100,9 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
     Bits: SPEC.md, "softmax"; a slice depends on nothing but itself. The relative error of a result is at most
     (|x_j - m| + ln C + D + 6) * 2^-24, m the maximum, C the length of the axis, D the additions a term of its SUM goes
-    through (log2 C up to 1024, C / 1024 + 9 up to 65536), before the rounding to a half type; where exp(x_j - m) is
-    below 2^-126 the result is 0. Differentiable any number of times; gradients of gradients are composed of single operations in fp32.
+    through (log2 C up to 1024, C / 1024 + 10 up to 65536), before the rounding to a half type; where exp(x_j - m) is
+    below 2^-126 the result is 0. Differentiable any number of times; gradients of gradients are composed of single
+    operations in fp32.
     Raises NotImplementedError for other dtypes and devices, IndexError for a dim out of range.
     """
     return _along("softmax", input, dim, _stacklevel, dtype, False)
@@ -112,8 +113,8 @@ def log_softmax(
 ) -> Tensor:
     """The logarithm of the softmax along `dim`, torch.nn.functional.log_softmax's signature.
 
-    Arguments, result and errors are those of `softmax`; -inf stays -inf beside finite elements. The absolute error is at
-    most (|x_j - m| + |y_j| + 2 ln C + D + 4) * 2^-24.
+    Arguments, result and errors are those of `softmax`; -inf stays -inf beside finite elements. The absolute error is
+    at most (|x_j - m| + |y_j| + 2 ln C + D + 4) * 2^-24.
     """
     return _along("log_softmax", input, dim, _stacklevel, dtype, True)
 
