@@ -4,7 +4,6 @@ from repkernels.cpu.activations import inlined
 from repkernels.cpu.derivatives import ZERO
 from repkernels.cpu.divide import divide
 from repkernels.cpu.rounded.exponential import (
-    elu,
     exp,
     exp2,
     expm1,
@@ -28,6 +27,11 @@ def scaled_softplus(x, beta, limit):
 @inlined
 def logsigmoid(x):
     return -softplus(-x)
+
+
+@inlined
+def elu(x, alpha):
+    return x if x > ZERO else alpha * expm1(x)
 
 
 @inlined

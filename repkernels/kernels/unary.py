@@ -5,7 +5,6 @@ import triton
 import triton.language as tl
 
 from repkernels.kernels.rounded.exponential import (
-    elu,
     exp,
     exp2,
     expm1,
@@ -29,6 +28,11 @@ def scaled_softplus(x, beta, limit):
 @triton.jit
 def logsigmoid(x):
     return softplus(x * -1.0) * -1.0
+
+
+@triton.jit
+def elu(x, alpha):
+    return tl.where(x > 0.0, x, alpha * expm1(x))
 
 
 @triton.jit

@@ -57,7 +57,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x where x >= 0, otherwise alpha * (e^x - 1), rounded once; correctly for alpha = 1."""
+    """x where x > 0, otherwise RN(alpha * RN(e^x - 1))."""
     return _activation("elu", input, inplace, alpha, wide=False)
 
 

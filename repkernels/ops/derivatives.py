@@ -156,7 +156,7 @@ def _first(name: str, letter: str) -> Callable[[Tensor, Any], Tensor]:
 def _add_argument(function: str, name: str, curvature: Curvature | None) -> None:
     RULES[function] = Rule("a", (_first(name, "a"),))
     RULES[name] = Rule(
-        "ab", (_first(name, "b"), lambda g, v: None if curvature is None else g * v.a * curvature(v.b, v))
+        "ab", (_first(name, "b"), lambda g, v: torch.zeros_like(g) if curvature is None else g * v.a * curvature(v.b, v))
     )
 
 
@@ -188,7 +188,7 @@ RULES["prelu_gradient"] = Rule(
     "abc",
     (
         lambda g, v: elementwise("prelu_gradient", g, v.b, v.c),
-        lambda g, v: None,
+        lambda g, v: torch.zeros_like(g),
         lambda g, v: _not_above_zero(v.b, g * v.a),
     ),
 )

@@ -17,7 +17,7 @@ from repkernels.ops.backend import backend
 from repkernels.ops.operation import operation
 from repkernels.ops.sum import sum_rows
 
-Gradient = Callable[[Tensor, Any], Tensor | None]
+Gradient = Callable[[Tensor, Any], Tensor]
 
 
 class Rule(NamedTuple):
@@ -69,8 +69,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     results: list[Tensor | None] = [None] * 6
     for k, shape in enumerate(ctx.shapes):
         if shape is not None and ctx.needs_input_grad[k]:
-            full = gradients[k](grad, call)
-            results[k] = None if full is None else summed(full, shape)
+            results[k] = summed(gradients[k](grad, call), shape)
     return tuple(results)
 
 
