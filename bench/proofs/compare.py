@@ -17,6 +17,7 @@ from .measure import chunks, double_doubles, measure
 # Inputs per launch: a GPU holds the values of several functions at once, the interpreter's arrays should stay in cache.
 CHUNK = {"cuda": 1 << 27, "cpu": 1 << 17}
 LISTED = 64
+MOST_UNDECIDED = 10000
 # An input is hard if f(x) is this near, in ulp, to where rounding changes. Far below 2^-100, x / 2 may be half-way.
 HARD = 2.0**-27
 LEAST_HARD = 0x0D800000  # 2^-100
@@ -75,6 +76,8 @@ class Findings:
 
         self.inputs += len(bits)
         undecided = distance == 0
+        if (count := int(undecided.sum())) > MOST_UNDECIDED:
+            raise RuntimeError(f"{self.name}: {count} inputs of {len(bits)} are too near a midpoint to be decided")
         for x, y in zip(inputs(undecided).tolist(), found[undecided].tolist(), strict=True):
             self.settled += 1
             if unary.value(self.name, x) != y & 0xFFFFFFFF:

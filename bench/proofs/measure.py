@@ -16,7 +16,7 @@ from .double_double import quick_two_sum
 from .functions import TRUTHS
 
 # Elements of a program: on a GPU few, since each keeps a dozen binary64 numbers in registers; in the interpreter many.
-SIZE = 256 if torch.cuda.is_available() else 1 << 15
+SIZE = {"cuda": 256, "cpu": 1 << 15}
 
 
 @triton.jit
@@ -86,9 +86,10 @@ def measure(name: str, bits: range | Tensor, device: torch.device) -> tuple[Tens
     patterns = bits.to(device) if isinstance(bits, Tensor) else torch.empty(1, dtype=torch.int64, device=device)
     right = torch.empty(count, dtype=torch.int32, device=device)
     distance = torch.empty(count, dtype=torch.float64, device=device)
+    size = SIZE[device.type]
     launch(
         measure_kernel,
-        (triton.cdiv(count, SIZE),),
+        (triton.cdiv(count, size),),
         0 if isinstance(bits, Tensor) else bits.start,
         patterns,
         right,
@@ -98,7 +99,7 @@ def measure(name: str, bits: range | Tensor, device: torch.device) -> tuple[Tens
         count,
         TRUTH=TRUTHS[name],
         LISTED=listed,
-        SIZE=SIZE,
+        SIZE=size,
     )
     return right, distance
 
@@ -119,7 +120,8 @@ def double_doubles(name: str, patterns: Tensor) -> tuple[Tensor, Tensor, Tensor]
     device, count = patterns.device, len(patterns)
     high, low, doubt = (torch.empty(count, dtype=torch.float64, device=device) for _ in range(3))
     places: tuple[Any, ...] = (patterns, high, low, doubt, tables.table(device), tables.words(device))
-    launch(words_kernel, (triton.cdiv(count, SIZE),), *places, count, TRUTH=TRUTHS[name], SIZE=SIZE)
+    size = SIZE[device.type]
+    launch(words_kernel, (triton.cdiv(count, size),), *places, count, TRUTH=TRUTHS[name], SIZE=size)
     return high, low, doubt
 
 
