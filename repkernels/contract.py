@@ -11,11 +11,13 @@ A contract is a pair of names, (forward, gradient). Which one a call follows, fi
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+
+from repkernels import generator
 
 NAMES = ("ordered", "fixed8", "fixed16", "fixed24", "fixed32", "native")
 
@@ -114,18 +116,26 @@ def get_contract() -> Contract | None:
 
 
 def checkpoint_contexts() -> tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]:
-    """Keeps the contract for the second run of an activation checkpoint.
+    """Keeps the contract and the random numbers for the second run of an activation checkpoint.
 
     `torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False, context_fn=repkernels.checkpoint_contexts)` runs `f`
     again during `backward`, perhaps on another thread and outside of the `with contract(...)` of the first run; with
-    this context_fn both runs follow the contract of the first. Without it torch's check of the saved tensors refuses
-    a second run under another contract, but only where a product saves something: one of tensors that need no gradient
-    is silently computed under the other contract, and what is saved of its result has other bits.
+    this context_fn both runs follow the contract of the first, and draw the same streams (from the process's generator,
+    which the second run leaves as it is; a generator named in a call goes on). Without it torch's check of the
+    saved tensors refuses a second run under another contract, but only where a product saves something: one of tensors
+    that need no gradient is silently computed under the other contract, and what is saved of its result has other bits.
+    Dropout raises.
     `use_reentrant=True` takes no context_fn and checks nothing: its second run, and so its gradients, silently follow
     the contract in force where `backward` runs. torch.compile takes no such context_fn for a checkpoint inside of what
     it compiles. In both cases name `contract=` in the calls, or enter `with contract(...)` inside of the function.
     """
-    return contextlib.nullcontext(), contract(get_contract())
+    return contextlib.nullcontext(), _second_run(get_contract(), generator.default().get_state())
+
+
+@contextlib.contextmanager
+def _second_run(pair: ContractLike | None, state: dict[str, int]) -> Iterator[None]:
+    with contract(pair), generator.replay(state):
+        yield
 
 
 def resolve(

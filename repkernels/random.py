@@ -1,116 +1,215 @@
 """Random numbers as a function of (seed, stream, index) alone (SPEC.md, "Random numbers"): Philox4x32-10.
 
-Every draw takes the next stream of the process-wide generator, so it depends on the seed and on how many draws came
-before it: not on the size of those, the device or the number of threads. A shorter draw is a prefix of a longer one.
+Every draw takes the next stream of a generator, the process's own unless `generator=` names one, so it depends on the
+seed and on how many draws came before it: not on the size of those, the device or the number of threads. Numbers are
+drawn on the device where they are wanted, and a shorter draw is a prefix of a longer one.
+
+A forked process starts with a copy of its parent's state, as torch's does.
 """
 
+import contextlib
 import operator
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from repkernels.subnormals import subnormals_kept
+from repkernels import generator as _streams
+from repkernels.generator import Generator
+from repkernels.ops import checks
+from repkernels.ops import random as draws
+from repkernels.philox import words
+from repkernels.sampler import RandomSampler
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_LOW = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
-_BLOCKS = 1 << 18  # counters computed at a time, so that the temporaries stay within a cache
+__all__ = [
+    "Generator",
+    "RandomSampler",
+    "bernoulli",
+    "fork_rng",
+    "get_state",
+    "manual_seed",
+    "multinomial",
+    "next_stream",
+    "normal",
+    "permutation",
+    "randint",
+    "set_state",
+    "uniform",
+    "words",
+]
 
-_lock = threading.Lock()
-_state = {"seed": 0, "stream": 0}
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+Size = int | Sequence[int]
+Device = torch.device | str | None
 
 
-def manual_seed(seed: int) -> None:
-    """Starts the generator anew: draws follow from `seed` (0 <= seed < 2^64) and from their number since this call."""
-    seed = operator.index(seed)
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed: expected 0 <= seed < 2**64, got {seed}")
-    set_state({"seed": seed, "stream": 0})
+def manual_seed(seed: int) -> Generator:
+    """Starts the process's generator anew and returns it: draws follow from `seed` (0 <= seed < 2^64) and from their
+    number since this call."""
+    return _streams.PROCESS.manual_seed(seed)
 
 
 def get_state() -> dict[str, int]:
-    """The generator's state, {"seed", "stream"}: what a resumed run gives to `set_state`."""
-    with _lock:
-        return dict(_state)
+    """The state of the process's generator, {"seed", "stream"}: what a resumed run gives to `set_state`."""
+    return _streams.PROCESS.get_state()
 
 
 def set_state(state: dict[str, int]) -> None:
     """Restores what `get_state` returned. Raises ValueError for anything else."""
+    _streams.PROCESS.set_state(state)
+
+
+@contextlib.contextmanager
+def fork_rng(enabled: bool = True) -> Iterator[None]:
+    """After the body the process's generator has the state it had before, as with torch.random.fork_rng."""
+    state = get_state()
     try:
-        numbers = {key: operator.index(value) for key, value in state.items()}
-    except TypeError:
-        numbers = {}
-    if set(numbers) != {"seed", "stream"} or not all(0 <= n < 1 << 64 for n in numbers.values()):
-        raise ValueError(f"state: expected {{'seed': int, 'stream': int}} below 2**64, got {state!r}")
-    with _lock:
-        _state.update(numbers)
+        yield
+    finally:
+        if enabled:
+            set_state(state)
 
 
-def next_stream() -> tuple[int, int]:
+def next_stream(generator: Generator | None = None) -> tuple[int, int]:
     """(seed, stream) of the next draw; the draw after it has another stream."""
-    with _lock:
-        seed, stream = _state["seed"], _state["stream"]
-        _state["stream"] = (stream + 1) % (1 << 64)
-        return seed, stream
-
-
-def words(seed: int, stream: int, count: int) -> np.ndarray:
-    """The first `count` 32-bit words of a stream: element i is word i mod 4 of the block with counter i // 4.
-
-    Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11), key = seed (low, high),
-    counter = (block low, high, stream low, high).
-    """
-    out = np.empty((-(-count // 4), 4), np.uint32)
-    for start in range(0, len(out), _BLOCKS):
-        part = out[start : start + _BLOCKS]
-        block = np.arange(start, start + len(part), dtype=np.uint64)
-        for column, word in enumerate(_philox(block, seed, stream)):
-            part[:, column] = word
-    return out.reshape(-1)[:count]
-
-
-def _philox(block: np.ndarray, seed: int, stream: int) -> tuple[np.ndarray, ...]:
-    x0, x1 = block & _LOW, block >> _SHIFT
-    x2, x3 = np.full_like(block, stream & 0xFFFFFFFF), np.full_like(block, stream >> 32)
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(10):
-        p0, p1 = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
-        x0, x1, x2, x3 = (p1 >> _SHIFT) ^ x1 ^ np.uint64(k0), p1 & _LOW, (p0 >> _SHIFT) ^ x3 ^ np.uint64(k1), p0 & _LOW
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
-    return x0, x1, x2, x3
+    return _streams.chosen(generator).next_stream()
 
 
 def uniform(
-    shape: int | Sequence[int],
+    shape: Size,
     low: float = 0.0,
     high: float = 1.0,
     *,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str | None = None,
+    device: Device = None,
+    generator: Generator | None = None,
 ) -> Tensor:
-    """A tensor drawn uniformly from [low, high), from the next stream; drawn on the CPU, then moved.
+    """A tensor drawn uniformly from [low, high), from the next stream.
 
     Element i (row-major) is RN(RN(u * RN32(high - low)) + RN32(low)) in binary32, u = (word i >> 8) * 2^-24, then
     rounded to `dtype` (fp16, bf16, fp32; fp64 holds the binary32 value). With low = 0 and high = 1 fp32 is never 1.
+    Raises NotImplementedError for other dtypes and devices, RuntimeError for negative sizes.
     """
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+    return _floats("uniform", shape, float(low), float(high), dtype, device, generator)
+
+
+def normal(
+    shape: Size,
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: Device = None,
+    generator: Generator | None = None,
+) -> Tensor:
+    """A tensor drawn from the normal distribution N(mean, std^2), from the next stream, by Box and Muller.
+
+    Elements 2j and 2j + 1 take words w, w' of these numbers: r = sqrt_rn(RN(-2 ln_f32(((w >> 8) + 1) * 2^-24))),
+    t = (w' >> 8) * 2^-23, z = RN(r * cospi(t)) and RN(r * sinpi(t)), then RN(RN(z * RN32(std)) + RN32(mean)) in
+    binary32, rounded to `dtype` (fp64 holds the binary32 value). |z| <= 5.77.
+    Raises RuntimeError for std < 0 and negative sizes, NotImplementedError for other dtypes and devices.
+    """
+    if not std >= 0:
+        raise RuntimeError(f"std: expected a value >= 0, got {std}")
+    return _floats("normal", shape, float(mean), float(std), dtype, device, generator)
+
+
+def _floats(
+    kind: str, shape: Size, a: float, b: float, dtype: torch.dtype, device: Device, generator: Generator | None
+) -> Tensor:
+    if dtype not in checks.FLOATS:
         raise NotImplementedError(f"dtype: {dtype} is not supported; use a floating-point dtype")
-    size = torch.Size((shape,) if isinstance(shape, int) else shape)
-    if any(n < 0 for n in size):
-        raise RuntimeError(f"shape: expected sizes >= 0, got {tuple(size)}")
-    u = (words(*next_stream(), size.numel()) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
-    with subnormals_kept():
-        values = u * np.float32(high - low) + np.float32(low)
-        if dtype == torch.float64:  # by NumPy, on this thread
-            values = values.astype(np.float64)
-    return torch.from_numpy(values).reshape(size).to(dtype).to(device)
+    size, place = _size(shape), _device(device)
+    if generator is None and (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()):
+        return draws.traced_draw(kind, size, a, b, dtype, place)
+    return draws.draw(kind, next_stream(generator), size, a, b, dtype, place)
 
 
-def permutation(n: int, *, device: torch.device | str | None = None) -> Tensor:
+@torch._disable_dynamo
+def bernoulli(
+    p: Tensor | float,
+    shape: Size | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Device = None,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Ones with probability p and zeros, from the next stream: element i is 1 iff word i < floor(p_i * 2^32).
+
+    p: a floating tensor of probabilities, which gives the result its shape, dtype and device; or a number, with
+    `shape`, for fp32 on `device`. dtype: of the result, any. Raises RuntimeError for p outside of [0, 1] (a
+    device-side assertion for a tensor on a GPU), TypeError for a number without a shape or a tensor with one.
+    """
+    if isinstance(p, Tensor):
+        checks.operand("p", p)
+        if shape is not None or device is not None:
+            raise TypeError("shape and device: a tensor p has its own; pass neither")
+        dtype = p.dtype if dtype is None else dtype
+        _check_probabilities(p)
+        # Exact, and so is the whole part of a number that is not negative.
+        thresholds, size = (p.detach().resolve_neg().double() * 2.0**32).to(torch.int64), p.shape
+    else:
+        if shape is None:
+            raise TypeError("shape: needed where p is a number")
+        if not 0 <= p <= 1:
+            raise RuntimeError(f"p: expected 0 <= p <= 1, got {p}")
+        dtype = torch.float32 if dtype is None else dtype
+        size = _size(shape)
+        thresholds = torch.tensor(threshold(p), dtype=torch.int64, device=_device(device))
+    return draws.below(next_stream(generator), size, thresholds).to(dtype)
+
+
+def threshold(p: float) -> int:
+    """floor(p * 2^32): a word is below it with probability p."""
+    return int(p * 2.0**32)
+
+
+def _check_probabilities(p: Tensor) -> None:
+    inside = ((p >= 0) & (p <= 1)).all()
+    if p.is_cpu:
+        if not inside:
+            raise RuntimeError("p: expected 0 <= p <= 1 everywhere")
+    elif not p.is_meta:
+        torch._assert_async(inside, "p: expected 0 <= p <= 1 everywhere")
+
+
+@torch._disable_dynamo
+def randint(
+    low: int,
+    high: int | Size | None = None,
+    shape: Size | None = None,
+    *,
+    dtype: torch.dtype = torch.int64,
+    device: Device = None,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Integers from [low, high), from the next stream: randint(low, high, shape) or randint(high, shape).
+
+    Element i has the 64-bit word W = word 2i * 2^32 + word 2i + 1 and is low + floor(W * (high - low) / 2^64): no
+    value is more likely than another by more than 2^-64. dtype: an integer one that holds low and high - 1.
+    Raises RuntimeError for low >= high, bounds outside of dtype and negative sizes; NotImplementedError for others.
+    """
+    if shape is None:
+        if high is None:
+            raise TypeError("shape: randint needs (high, shape) or (low, high, shape)")
+        low, high, shape = 0, low, high
+    low, high = operator.index(low), operator.index(high)  # type: ignore[arg-type]
+    if dtype not in _INTEGERS:
+        raise NotImplementedError(f"dtype: {dtype} is not supported; use an integer dtype")
+    if low >= high:
+        raise RuntimeError(f"low and high: expected low < high, got {low} and {high}")
+    info = torch.iinfo(dtype)
+    if low < info.min or high - 1 > info.max:
+        raise RuntimeError(f"low and high: {dtype} does not hold all of [{low}, {high})")
+    size, place = _size(shape), _device(device)
+    key = next_stream(generator)
+    if high - low == 1 << 64:
+        return draws.keys(key, size, place)
+    return draws.integers(key, size, draws.span(high - low, place), low).to(dtype)
+
+
+@torch._disable_dynamo
+def permutation(n: int, *, device: Device = None, generator: Generator | None = None) -> Tensor:
     """A permutation of 0 .. n-1, int64 (n,), from the next stream.
 
     Element i gets the 64-bit key (word 2i) << 32 | (word 2i+1); the result sorts the keys, ascending and stable.
@@ -118,6 +217,72 @@ def permutation(n: int, *, device: torch.device | str | None = None) -> Tensor:
     n = operator.index(n)
     if n < 0:
         raise ValueError(f"n: expected n >= 0, got {n}")
-    w = words(*next_stream(), 2 * n).astype(np.uint64)
-    order = np.argsort((w[0::2] << _SHIFT) | w[1::2], kind="stable")
-    return torch.from_numpy(order.astype(np.int64)).to(device=device)
+    return draws.keys(next_stream(generator), (n,), _device(device)).sort(stable=True).indices
+
+
+@torch._disable_dynamo
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
+    """Indices drawn in proportion to the weights of each row, from the next stream, as torch.multinomial.
+
+    input: (C,) or (R, C) floating weights >= 0, finite, each row with one above 0 at least, not necessarily of sum 1;
+    rounded to fp32.
+    Result: int64, (num_samples,) or (R, num_samples). Weights below 2^-(62 - ceil(log2 C)) of the row's largest are
+    never drawn with replacement. Rules: SPEC.md, "Random numbers".
+
+    Without replacement indices come in the order of an exponential race, the first as likely as its weight.
+    Raises RuntimeError for negative, infinite or NaN weights, rows without weight, and more samples than weights above
+    0 without replacement (on a GPU device-side assertions), and for other shapes.
+    """
+    checks.operand("input", input)
+    if input.ndim not in (1, 2):
+        raise RuntimeError(f"input: expected 1 or 2 dimensions, got shape {tuple(input.shape)}")
+    n, classes = operator.index(num_samples), input.shape[-1]
+    if n <= 0:
+        raise RuntimeError(f"num_samples: expected a number above 0, got {n}")
+    if not replacement and n > classes:
+        raise RuntimeError(f"num_samples: {n} of {classes} can't be drawn without replacement")
+    if classes == 0:
+        raise RuntimeError(f"input: no weights in shape {tuple(input.shape)}")
+    weights = input.detach().resolve_neg().reshape(-1, classes).float()
+    least = 1 if replacement else n
+    right = (weights >= 0).all() & weights.isfinite().all() & ((weights > 0).sum(1) >= least).all()
+    message = f"input: expected finite weights >= 0, of which {least} or more in each row are above 0"
+    if input.is_cpu:
+        if not right:
+            raise RuntimeError(message)
+    elif not input.is_meta:
+        torch._assert_async(right, message)
+    drawn = (_with_replacement if replacement else _without)(weights, n, next_stream(generator))
+    return drawn.reshape(*input.shape[:-1], n)
+
+
+def _with_replacement(weights: Tensor, n: int, key: tuple[int, int]) -> Tensor:
+    rows, classes = weights.shape
+    # In integers, which add up in any order: every step is exact, but one that rounds down.
+    wide, room = weights.double(), 62 - (classes - 1).bit_length()
+    exponent = room - torch.frexp(wide.amax(1, keepdim=True)).exponent.long()
+    shares = (wide * ((exponent + 1023) << 52).view(torch.float64)).to(torch.int64)
+    sums = shares.cumsum(1)
+    place = draws.integers(key, (rows, n), sums[:, -1], 0)
+    return torch.searchsorted(sums, place, right=True)
+
+
+def _without(weights: Tensor, n: int, key: tuple[int, int]) -> Tensor:
+    times = draws.race(key, weights)
+    return times.sort(stable=True, dim=1).indices[:, :n]
+
+
+def _size(shape: Size) -> torch.Size:
+    size = torch.Size((shape,) if isinstance(shape, int) else shape)
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"shape: expected sizes >= 0, got {tuple(size)}")
+    return size
+
+
+def _device(device: Device) -> torch.device:
+    place = draws.device_of(device)
+    if place.type not in ("cpu", "cuda", "meta"):
+        raise NotImplementedError(f"device: {place} is not supported; use the CPU or a CUDA or ROCm GPU")
+    return place
