@@ -38,7 +38,7 @@ def _masked(
     x: np.ndarray, seed: int, stream: int, p: float, dtype: str, scale: float, shift: float, dropped: float, inner: int
 ) -> np.ndarray:
     compute = formats.compute_type(dtype)
-    flat = np.asarray(x, compute).reshape(-1)
+    flat: np.ndarray = np.asarray(x, compute).reshape(-1)
     word = np.repeat(words(seed, stream, -(-flat.size // max(1, inner))).astype(np.int64), inner)[: flat.size]
     with np.errstate(all="ignore"):
         y = flat * compute(scale)

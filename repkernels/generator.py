@@ -148,9 +148,7 @@ def _(state: Tensor, x: Tensor) -> Tensor:
 
 @_op.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], state: Tensor, x: Tensor) -> Any:
-    raise NotImplementedError(
-        "random numbers in a compiled vmap are not supported; compile none of it, or all around it"
-    )
+    raise NotImplementedError("random numbers in a compiled vmap are not supported; do not compile the vmap")
 
 
 def traced(x: Tensor | None = None) -> Tensor:

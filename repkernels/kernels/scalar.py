@@ -1,5 +1,7 @@
-"""Scalars of kernels: binary64 numbers as integers, since Triton passes a Python float as fp32 only, and by the rounding
-mode of the calling thread, which may flush subnormals."""
+"""Scalars of kernels: binary64 numbers as integers.
+
+Triton passes a Python float as fp32 only, rounded by the calling thread, which may flush subnormals.
+"""
 
 import struct
 

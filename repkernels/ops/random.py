@@ -95,6 +95,4 @@ def race(key: tuple[int, int], weights: Tensor) -> Tensor:
 def check_capture(device: torch.device) -> None:
     """Raises while a CUDA graph is captured: its replays would repeat one stream."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "random numbers: a captured CUDA graph would repeat the same draw; draw outside of the graph"
-        )
+        raise RuntimeError("random numbers: a captured CUDA graph would repeat one draw; draw outside of the graph")
