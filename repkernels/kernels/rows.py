@@ -19,15 +19,27 @@ LONGEST_ROW = BLOCK.value * LANES.value
 @triton.jit
 def halve(v, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """v[:, :h] + v[:, h:] of v (ROWS, WIDTH), WIDTH a power of two, until one is left -> (ROWS, 1)."""
-    for i in tl.static_range(1, WIDTH.bit_length()):
-        v = tl.sum(tl.reshape(v, (ROWS, 2, WIDTH >> i)), 1)
-    return v
+    if ROWS == 1:
+        # Triton 3.6 takes minutes over the layouts of (1, 2, h).
+        v = tl.reshape(v, (WIDTH,))
+        for i in tl.static_range(1, WIDTH.bit_length() - 1):
+            v = tl.sum(tl.reshape(v, (2, WIDTH >> i)), 0)
+        total = tl.broadcast_to(tl.sum(v, 0), (1, 1))
+    else:
+        for i in tl.static_range(1, WIDTH.bit_length()):
+            v = tl.sum(tl.reshape(v, (ROWS, 2, WIDTH >> i)), 1)
+        total = v
+    return total
 
 
 @triton.jit
 def largest(v, ROWS: tl.constexpr):
     """The maximum of every row of v (ROWS, WIDTH) -> (ROWS, 1). A NaN may be lost, and of two zeros either may come."""
-    return tl.reshape(tl.max(v, 1), (ROWS, 1))
+    if ROWS == 1:
+        top = tl.broadcast_to(tl.max(tl.reshape(v, (v.numel,)), 0), (1, 1))
+    else:
+        top = tl.reshape(tl.max(v, 1), (ROWS, 1))
+    return top
 
 
 @triton.jit
