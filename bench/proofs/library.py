@@ -13,12 +13,12 @@ from numba import njit
 from torch import Tensor
 
 from repkernels.cpu import rounded as on_cpu
+from repkernels.cpu import unary
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.kernels import rounded as on_gpu
 from repkernels.kernels.launch import launch
-from repkernels.kernels.rounded import exponential
+from repkernels.kernels.unary import elu
 
-from .double_double import constant
 from .measure import number
 
 SIZE = 1024
@@ -26,7 +26,7 @@ SIZE = 1024
 
 @triton.jit
 def elu_of_one(x):
-    return exponential.elu(x, constant(1.0))
+    return elu(x, tl.full([], 1.0, tl.float32))
 
 
 @triton.jit
@@ -104,8 +104,8 @@ _loops: dict[str, Any] = {}
 def _loop(name: str) -> Any:
     """A compiled loop over the CPU's function."""
     if name not in _loops:
-        function = find(on_cpu, name)
-        one = njit(lambda x: function(x, 1.0)) if name == "elu" else function
+        elu_of, alpha = unary.elu, np.float32(1)
+        one = njit(lambda x: elu_of(x, alpha)) if name == "elu" else find(on_cpu, name)
 
         @njit
         def loop(x, out):
