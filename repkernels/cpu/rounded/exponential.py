@@ -186,13 +186,6 @@ def mish(x):
 
 
 @njit
-def elu(x, alpha):
-    """x for x >= 0, alpha * (e^x - 1) below, rounded to fp32 once; alpha: fp64."""
-    y = F32(alpha * wide_expm1(x))
-    return y if x < F32(0) else x
-
-
-@njit
 def wide_selu(x):
     q = wide_expm1(x)
     below = fma(q, SELU_HIGH, q * SELU_LOW)

@@ -182,16 +182,6 @@ def mish(x):
 
 
 @triton.jit
-def elu(x, alpha):
-    """x for x >= 0, alpha * (e^x - 1) below, rounded to fp32 once; alpha: fp64.
-
-    alpha * (e^x - 1) in binary64 is within 2.5 ulp of binary64: RN32 but where the exact value is that near to half-way
-    between two fp32 numbers. For alpha = 1 it is RN32 everywhere.
-    """
-    return tl.where(x < 0.0, (wide_expm1(x) * alpha).to(tl.float32), x)
-
-
-@triton.jit
 def wide_selu(x):
     q = wide_expm1(x)
     below = tl.fma(q, constant(SELU_HIGH), q * constant(SELU_LOW))
