@@ -44,7 +44,8 @@ def coefficient(
 @triton.jit
 def store_rows(
     x, target, weight, whole, keep, share, ignore_index, loss, maximum, log_sum, inv_sum, factor, i, rows, C, stride_n,
-    stride_c, target_n, m, total, linear, mass, PROBABILITIES: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr,
+    stride_c, target_n, m, total, linear, mass, PROBABILITIES: tl.constexpr, WEIGHTED: tl.constexpr,
+    SMOOTH: tl.constexpr,
 ):  # fmt: skip
     """The loss of rows i and what their gradient needs, from MAX, and the SUMs of exp, of c * s and of c."""
     log_total = ln_f32(total)
@@ -192,7 +193,7 @@ def cross_entropy_backward_kernel(
     target_n, target_c, stride_scale, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
     PROBABILITIES: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, TARGET: tl.constexpr,
 ):  # fmt: skip
-    """CHUNKS chunks of ROWS rows of the gradient, contiguous: of x, or (TARGET; inv_sum is log_sum) of probabilities."""
+    """CHUNKS chunks of ROWS rows of the gradient, contiguous: of x, or (TARGET, with log_sum as inv_sum) of targets."""
     pieces = tl.cdiv(C, WIDTH * CHUNKS)
     i = (tl.program_id(0) // pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     first = (tl.program_id(0) % pieces) * (WIDTH * CHUNKS)

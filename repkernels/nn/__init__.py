@@ -28,7 +28,18 @@ from repkernels.nn.activations import (
     Threshold,
 )
 from repkernels.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
-from repkernels.nn.modules import CrossEntropyLoss, Linear, ReLU
+from repkernels.nn.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
+from repkernels.nn.modules import Linear, ReLU
 from repkernels.nn.norms import (
     BatchNorm1d,
     BatchNorm2d,
@@ -44,6 +55,8 @@ from repkernels.nn.softmax import LogSoftmax, Softmax, Softmax2d, Softmin
 
 __all__ = [
     "AlphaDropout",
+    "BCELoss",
+    "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
@@ -63,16 +76,21 @@ __all__ = [
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
+    "HuberLoss",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "KLDivLoss",
+    "L1Loss",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogSigmoid",
     "LogSoftmax",
+    "MSELoss",
     "Mish",
     "Module",
+    "NLLLoss",
     "PReLU",
     "Parameter",
     "RMSNorm",
@@ -82,6 +100,7 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "SmoothL1Loss",
     "Softmax",
     "Softmax2d",
     "Softmin",

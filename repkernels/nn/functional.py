@@ -38,7 +38,17 @@ from repkernels.ops.dropout import (
 from repkernels.ops.group_norm import group_norm
 from repkernels.ops.instance_norm import instance_norm
 from repkernels.ops.layer_norm import add_layer_norm, layer_norm
+from repkernels.ops.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    smooth_l1_loss,
+)
 from repkernels.ops.matmul import product
+from repkernels.ops.nll_loss import nll_loss
 from repkernels.ops.relu import relu
 from repkernels.ops.rms_norm import add_rms_norm, rms_norm
 from repkernels.ops.softmax import log_softmax, softmax, softmin
@@ -50,6 +60,8 @@ __all__ = [
     "add_rms_norm",
     "alpha_dropout",
     "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "celu",
     "cross_entropy",
     "dropout",
@@ -65,13 +77,18 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "huber_loss",
     "instance_norm",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",
     "log_softmax",
     "logsigmoid",
     "mish",
+    "mse_loss",
+    "nll_loss",
     "prelu",
     "relu",
     "relu6",
@@ -79,6 +96,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "smooth_l1_loss",
     "softmax",
     "softmin",
     "softplus",

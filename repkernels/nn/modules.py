@@ -59,17 +59,3 @@ class ReLU(torch.nn.ReLU):
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.relu(input, self.inplace)
-
-
-class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
-    """torch.nn.CrossEntropyLoss, as `nn.functional.cross_entropy`, with its limits."""
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return functional.cross_entropy(
-            input,
-            target,
-            self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )

@@ -229,8 +229,9 @@ def cross_entropy(
     RN32(number of rows), or with indices and weights SUM of the targets' weights; NaN if none.
     Result in input's dtype, rounded once; under autocast in fp32.
 
-    Bits: SPEC.md, "cross_entropy"; rows are independent, SUM takes them in row-major order of target. The absolute error
-    of a row's loss is at most (|x_y - m| + |loss| + 2 ln C + D + 4) * 2^-24 without options, m and D as in `softmax`.
+    Bits: SPEC.md, "cross_entropy"; rows are independent, SUM takes them in row-major order of target. The absolute
+    error of a row's loss is at most (|x_y - m| + |loss| + 2 ln C + D + 4) * 2^-24 without options, m and D as in
+    `softmax`.
     Differentiable by input any number of times (gradients of gradients are composed of single operations in fp32), by
     probabilities once, not by weight.
     Raises RuntimeError for shapes or devices that do not fit, ValueError for an unknown reduction, IndexError for a
