@@ -2,4 +2,6 @@
 
 from types import ModuleType
 
-FAMILIES: tuple[ModuleType, ...] = ()
+from reference.cases import elementwise, unary
+
+FAMILIES: tuple[ModuleType, ...] = (elementwise, unary)

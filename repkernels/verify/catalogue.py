@@ -29,7 +29,7 @@ def operation(case: Case) -> str:
 def title(case: Case) -> str:
     """What a person reads of a case: operation, kind, shapes."""
     shapes = " ".join("x".join(map(str, shape)) or "scalar" for shape in case["shapes"])
-    options = [str(case[key]) for key in ("reduction", "options") if key in case]
+    options = [str(case[key]) for key in ("function", "reduction", "options") if key in case]
     return " ".join([case["op"], case.get("kind", ""), shapes, *options]).replace("  ", " ")
 
 

@@ -2,4 +2,6 @@
 
 from types import ModuleType
 
-FAMILIES: tuple[ModuleType, ...] = ()
+from repkernels.verify.cases import elementwise, unary
+
+FAMILIES: tuple[ModuleType, ...] = (elementwise, unary)

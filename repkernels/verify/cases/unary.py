@@ -1,0 +1,23 @@
+"""The functions of one tensor, result and gradient, and pow."""
+
+import torch
+from torch import Tensor
+
+import repkernels
+from repkernels.nn import functional
+from repkernels.verify.catalogue import Case
+from repkernels.verify.operands import operand
+
+
+def _unary(case: Case, device: torch.device) -> dict[str, Tensor]:
+    name, options = case["function"], case.get("options", {})
+    if name == "gelu_tanh":
+        name, options = "gelu", {"approximate": "tanh"}
+    function = getattr(functional, name, None) or getattr(repkernels, name)
+    x = operand(case, 0, device).requires_grad_()
+    out = function(x, **options)
+    (grad,) = torch.autograd.grad(out, x, operand({**case, "kind": "ordinary"}, 3, device, x.shape))
+    return {"out": out, "grad": grad}
+
+
+COMPUTE = {"unary": _unary}
