@@ -1,28 +1,51 @@
-"""A strided tensor as the memory it covers: one layout for Numba to compile for, whose contiguous parts vectorise."""
+"""Strided tensors as the memory they cover, in the format that is computed in.
+
+Kernels then see one layout and two types, so that few versions are compiled, and contiguous parts that vectorise.
+"""
 
 import numpy as np
+import torch
 from numba import njit
 from torch import Tensor
 
-from repkernels.cpu.functions import numbers, put, widened
+from repkernels.cpu.functions import numbers
+from repkernels.cpu.spread import spread
+from repkernels.cpu.wide import _narrow
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in fp32, or fp64 as it is: a copy of half types, exact."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def memory(x: Tensor) -> np.ndarray:
-    """`numbers` of the memory that x covers, 1-D: element (i, j, ...) is at the sum of index * stride."""
+    """The memory that x (fp32, fp64) covers, 1-D: element (i, j, ...) is at the sum of index * stride."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return numbers(x.as_strided((last + 1 if x.numel() else 0,), (1,)))
 
 
+def like(out: Tensor) -> Tensor:
+    """What a kernel writes in place of `out`, which lies densely: a wide tensor of its strides, for `narrow_to`."""
+    if out.dtype in (torch.float32, torch.float64):
+        return out
+    return torch.empty_strided(out.shape, out.stride(), dtype=torch.float32, device=out.device)
+
+
+def narrow_to(out: Tensor, wide: Tensor) -> None:
+    """out = wide, rounded once; nothing where they are one."""
+    if out is not wide:
+        n = out.numel()
+        spread(_narrow, n, n, memory(wide), numbers(out.as_strided((n,), (1,))))
+
+
 @njit
 def load(out, x, at, stride):
-    """out[j] = x[at + j * stride], widened."""
+    """out[j] = x[at + j * stride]."""
     if stride == 1:
-        part = x[at : at + out.size]
-        for j in range(out.size):
-            out[j] = widened(part[j])
+        out[:] = x[at : at + out.size]
     else:
         for j in range(out.size):
-            out[j] = widened(x[at + j * stride])
+            out[j] = x[at + j * stride]
 
 
 @njit
@@ -39,23 +62,9 @@ def load_rows(out, x, at, first, sizes, strides):
 
 @njit
 def store(out, at, stride, v):
-    """out[at + j * stride] = v[j], rounded once."""
+    """out[at + j * stride] = v[j]."""
     if stride == 1:
-        part = out[at : at + v.size]
-        for j in range(v.size):
-            put(part, j, v[j])
+        out[at : at + v.size] = v
     else:
         for j in range(v.size):
-            put(out, at + j * stride, v[j])
-
-
-@njit
-def store_rows(out, at, first, sizes, strides, v):
-    """The inverse of `load_rows`."""
-    inner, done = sizes[1], 0
-    while done < v.size:
-        outer = first // inner
-        n = min(v.size - done, (outer + 1) * inner - first)
-        store(out, at + outer * strides[0] + (first - outer * inner) * strides[1], strides[1], v[done : done + n])
-        first += n
-        done += n
+            out[at + j * stride] = v[j]

@@ -7,10 +7,12 @@ from torch import Tensor, float64
 
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
-from repkernels.cpu.functions import numbers, put, widened
+from repkernels.cpu.functions import numbers, widened
 from repkernels.cpu.memory import load, load_rows, memory
+from repkernels.cpu.memory import widened as in_wide
 from repkernels.cpu.spread import spread
 from repkernels.cpu.terms import FINISHES, TERMS, VALUE, finished, make_terms
+from repkernels.cpu.wide import narrow
 
 LANES, BLOCK = 1024, 65536
 WIDTH = 256
@@ -27,10 +29,10 @@ def reduce(x: Tensor, term: str, center: Tensor | None, finish: str, divisor: fl
     term, finish: names of terms.py. center: (N,) contiguous, for the terms and the finish that take one. divisor:
     rounded once to the format of the sum, fp64 if x or the result is fp64, fp32 otherwise.
     """
-    wide = np.dtype(np.float64 if float64 in (x.dtype, dtype) else np.float32)
+    x = x.double() if dtype == float64 else in_wide(x)
     rows, columns = x.shape[0] * x.shape[1], x.shape[2] * x.shape[3]
-    out = x.new_empty(columns, dtype=dtype)
-    centers = np.zeros(columns, wide) if center is None else numbers(center.to(_WIDE[wide]))
+    centers = numbers(x.new_zeros(columns) if center is None else center.to(x.dtype))
+    wide = centers.dtype
     terms, sizes, strides, kind, work = memory(x), tuple(x.shape), x.stride(), TERMS[term], x.numel()
     while rows and columns:
         blocks = -(-rows // BLOCK)
@@ -46,11 +48,8 @@ def reduce(x: Tensor, term: str, center: Tensor | None, finish: str, divisor: fl
         rows, kind, work = blocks, VALUE, sums.size
     else:
         sums = np.zeros((1, columns), wide)
-    spread(_store, columns, columns, sums[0], centers, wide.type(divisor), FINISHES[finish], numbers(out))
-    return out
-
-
-_WIDE = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+    spread(_finish, columns, columns, sums[0], centers, wide.type(divisor), FINISHES[finish])
+    return narrow(sums[0], dtype)
 
 
 @kernel
@@ -106,10 +105,10 @@ def _along(start, stop, x, sizes, strides, centers, kind, sums):
 
 
 @kernel
-def _store(start, stop, sums, centers, divisor, finish, out):
+def _finish(start, stop, sums, centers, divisor, finish):
     state = keep_subnormals()
     for i in range(start, stop):
-        put(out, i, finished(finish, sums[i], centers[i], divisor))
+        sums[i] = finished(finish, sums[i], centers[i], divisor)
     restore(state)
 
 

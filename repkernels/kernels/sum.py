@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum_rows
+from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum, tree_sum_rows
 from repkernels.kernels.launch import launch
-from repkernels.kernels.terms import along, at_columns, at_rows, bits_of, finished, term
+from repkernels.kernels.scalar import bits
+from repkernels.kernels.terms import along, at_columns, at_rows, finished, term
 
 # As many programs as keep a large GPU busy; no bit depends on it.
 BUSY = 128
@@ -34,7 +35,12 @@ def sum_kernel(
         x, c, R, R2, N, N2, stride_r1, stride_r2, stride_n1, stride_n2, top, cols, tl.arange(0, ROWS),
         SIZE, ROWS, ROWS, COLS, TERM, SPLIT, FAR, UNROLL, WIDE,
     )  # fmt: skip
-    result = finished(tree_sum_rows(total, ROWS, COLS), c, divisor, FINISH, WIDE)
+    if COLS == 1:
+        # Triton 3.6 takes minutes to compile halvings of more than one dimension where one would do.
+        total = tl.broadcast_to(tree_sum(tl.reshape(total, (ROWS,)), ROWS), (1,))
+    else:
+        total = tree_sum_rows(total, ROWS, COLS)
+    result = finished(total, c, divisor, FINISH, WIDE)
     tl.store(out + (top // SIZE) * N + cols, result.to(out.dtype.element_ty), mask=cols < N)
 
 
@@ -113,8 +119,7 @@ def reduce(x: Tensor, term: str, center: Tensor | None, finish: str, divisor: fl
     if x.numel() == 0:
         # No term: a column whose only term is +0 has the same sum.
         x, term = x.new_zeros((1, 1, 1, columns), dtype=wide), "value"
-    out = _reduce(x, term, center, finish, divisor, dtype, wide, BLOCK.value)
-    return out.sqrt_() if wide == torch.float64 and finish.endswith("root") else out
+    return _reduce(x, term, center, finish, divisor, dtype, wide, BLOCK.value)
 
 
 def _reduce(
@@ -143,7 +148,7 @@ def _reduce(
     last = blocks == 1
     out = torch.empty((1, blocks, 1, columns), dtype=dtype if last else wide, device=x.device)
     launch(
-        sum_kernel, (tiles * blocks,), x, x if center is None else center, out, *arguments, bits_of(divisor),
+        sum_kernel, (tiles * blocks,), x, x if center is None else center, out, *arguments, bits(divisor),
         SIZE=size, ROWS=lanes, FINISH=finish if last else "sum", UNROLL=4 if warps == 1 else 1, num_warps=warps,
         **constants,
     )  # fmt: skip

@@ -3,32 +3,13 @@
 Strided operands are (R1, R2, N1, N2): row r is (r // R2, r % R2), column n is (n // N2, n % N2).
 """
 
-import struct
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from repkernels.kernels.binary import divide, square_root
 from repkernels.kernels.functions import exp_f32, ln_f32
-
-
-@triton.jit
-def scalar(bits, WIDE: tl.constexpr):
-    """The binary64 number of these bits, rounded once to WIDE: Triton passes a Python float as fp32 only."""
-    return bits.to(tl.int64).to(tl.float64, bitcast=True).to(WIDE)
-
-
-def bits_of(x: float) -> int:
-    """The bits of a binary64 number, for `scalar`."""
-    return int(struct.unpack("<q", struct.pack("<d", x))[0])
-
-
-@triton.jit
-def divide(a, b, WIDE: tl.constexpr):
-    """RN(a / b) of fp32 or fp64."""
-    if WIDE == tl.float64:
-        return a / b
-    return tl.div_rn(a, b)
+from repkernels.kernels.scalar import scalar
 
 
 @triton.jit
@@ -60,11 +41,11 @@ def term(v, c, TERM: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def finished(total, center, divisor, FINISH: tl.constexpr, WIDE: tl.constexpr):
-    """What becomes of the SUM of a column. Roots of binary64 are left to the caller: Triton has no rounded one."""
+    """What becomes of the SUM of a column."""
     if FINISH == "mean" or FINISH == "mean root":
-        total = divide(total, scalar(divisor, WIDE), WIDE)
-    if WIDE == tl.float32 and (FINISH == "root" or FINISH == "mean root"):
-        total = tl.sqrt_rn(total)
+        total = divide(total, scalar(divisor, WIDE))
+    if FINISH == "root" or FINISH == "mean root":
+        total = square_root(total)
     if FINISH == "logarithm":
         # A maximum that is an infinity or NaN is the result; of nothing it is -inf.
         total = tl.where(tl.abs(center) < float("inf"), center + ln_f32(total), center)
