@@ -10,7 +10,7 @@ from repkernels.verify.operands import operand
 
 
 def _unary(case: Case, device: torch.device) -> dict[str, Tensor]:
-    name, options = case["function"], case.get("options", {})
+    name, options = case["function"], {}
     if name == "gelu_tanh":
         name, options = "gelu", {"approximate": "tanh"}
     function = getattr(functional, name, None) or getattr(repkernels, name)
