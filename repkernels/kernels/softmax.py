@@ -22,7 +22,7 @@ from repkernels.kernels.rows import (
 @triton.jit
 def softmax_kernel(
     x, y, N, C, stride_n, stride_c, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
-    EVEN: tl.constexpr, LOG: tl.constexpr,
+    EVEN: tl.constexpr, LOG: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of CHUNKS chunks each. A NaN that the maximum loses still makes its exponential, and the SUM, NaN."""
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -31,9 +31,9 @@ def softmax_kernel(
     values = ()
     for c in tl.static_range(CHUNKS):
         j = c * WIDTH + lane
-        present = rows if EVEN else rows & (j < C)
         at = x + i * stride_n + j.to(tl.int64) * stride_c
-        v = tl.load(at, mask=present, other=float("-inf")).to(tl.float32)
+        v = tl.load(at) if EVEN else tl.load(at, mask=rows & (j < C), other=float("-inf"))
+        v = v.to(tl.float32)
         top = v if c == 0 else tl.maximum(top, v)  # noqa: F821
         values = values + (v,)
     m = largest(top, ROWS)
@@ -41,7 +41,7 @@ def softmax_kernel(
     for c in tl.static_range(CHUNKS):
         e = exp_f32(values[c] - m)
         terms = terms + (where_present(e, c * WIDTH + lane < C, EVEN),)
-    total = total_of(terms, CHUNKS, ROWS, WIDTH)
+    total = total_of(terms, CHUNKS, ROWS, WIDTH, WARPS)
     if LOG:
         shift = ln_f32(total)
     else:
@@ -49,12 +49,13 @@ def softmax_kernel(
     for c in tl.static_range(CHUNKS):
         j = c * WIDTH + lane
         result = (values[c] - m) - shift if LOG else terms[c] * factor
-        tl.store(y + i * C + j, result.to(y.dtype.element_ty), mask=rows if EVEN else rows & (j < C))
+        tl.store(y + i * C + j, result.to(y.dtype.element_ty), mask=None if EVEN else rows & (j < C))
 
 
 @triton.jit
 def softmax_long_kernel(
-    x, y, C, stride_n, stride_c, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, BLOCKS: tl.constexpr, LOG: tl.constexpr,
+    x, y, C, stride_n, stride_c, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, BLOCKS: tl.constexpr,
+    LOG: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """One row, read three times, CHUNKS chunks of WIDTH at a time."""
     i = tl.program_id(0).to(tl.int64)
@@ -79,7 +80,7 @@ def softmax_long_kernel(
                 j = start + c * WIDTH + lane
                 v = tl.load(at + j.to(tl.int64) * stride_c, mask=j < C, other=float("-inf")).to(tl.float32)
                 lanes += tl.where(j < C, exp_f32(v - m), nothing)
-        sums = tl.where(blocks == block, halve(lanes, 1, WIDTH), sums)
+        sums = tl.where(blocks == block, halve(lanes, 1, WIDTH, WARPS), sums)
     total = halve(sums, 1, BLOCKS)
     if LOG:
         shift = ln_f32(total)
@@ -96,7 +97,7 @@ def softmax_long_kernel(
 @triton.jit
 def softmax_backward_kernel(
     g, y, grad, N, C, stride_gn, stride_gc, stride_yn, stride_yc, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-    CHUNKS: tl.constexpr, EVEN: tl.constexpr, LOG: tl.constexpr,
+    CHUNKS: tl.constexpr, EVEN: tl.constexpr, LOG: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of ROWS rows from the stored result y."""
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -105,23 +106,24 @@ def softmax_backward_kernel(
     upstream, stored, terms = (), (), ()
     for c in tl.static_range(CHUNKS):
         j = c * WIDTH + lane
-        present = rows if EVEN else rows & (j < C)
-        u = tl.load(g + i * stride_gn + j.to(tl.int64) * stride_gc, mask=present, other=0.0)
-        v = tl.load(y + i * stride_yn + j.to(tl.int64) * stride_yc, mask=present, other=0.0)
+        at_g = g + i * stride_gn + j.to(tl.int64) * stride_gc
+        at_y = y + i * stride_yn + j.to(tl.int64) * stride_yc
+        u = tl.load(at_g) if EVEN else tl.load(at_g, mask=rows & (j < C), other=0.0)
+        v = tl.load(at_y) if EVEN else tl.load(at_y, mask=rows & (j < C), other=0.0)
         term = u.to(tl.float32) if LOG else u.to(tl.float32) * v.to(tl.float32)
         upstream, stored = upstream + (u,), stored + (v,)
         terms = terms + (where_present(term, j < C, EVEN),)
-    total = total_of(terms, CHUNKS, ROWS, WIDTH)
+    total = total_of(terms, CHUNKS, ROWS, WIDTH, WARPS)
     for c in tl.static_range(CHUNKS):
         j = c * WIDTH + lane
         result = gradient_of(upstream[c].to(tl.float32), stored[c].to(tl.float32), total, LOG)
-        tl.store(grad + i * C + j, result.to(grad.dtype.element_ty), mask=rows if EVEN else rows & (j < C))
+        tl.store(grad + i * C + j, result.to(grad.dtype.element_ty), mask=None if EVEN else rows & (j < C))
 
 
 @triton.jit
 def softmax_backward_long_kernel(
     g, y, grad, C, stride_gn, stride_gc, stride_yn, stride_yc, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
-    BLOCKS: tl.constexpr, LOG: tl.constexpr,
+    BLOCKS: tl.constexpr, LOG: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one row, read twice."""
     i = tl.program_id(0).to(tl.int64)
@@ -140,7 +142,7 @@ def softmax_backward_long_kernel(
                     v = tl.load(y + i * stride_yn + j.to(tl.int64) * stride_yc, mask=j < C, other=0.0)
                     u = u * v.to(tl.float32)
                 lanes += tl.where(j < C, u, nothing)
-        sums = tl.where(blocks == block, halve(lanes, 1, WIDTH), sums)
+        sums = tl.where(blocks == block, halve(lanes, 1, WIDTH, WARPS), sums)
     total = halve(sums, 1, BLOCKS)
     for start in range(0, C, STEP):
         for c in tl.static_range(CHUNKS):
@@ -187,13 +189,14 @@ def _launch(
     if chunks > MOST_CHUNKS:
         launch(
             long, (rows,), *tensors, columns, *strides, WIDTH=LANES.value, CHUNKS=4,
-            BLOCKS=triton.next_power_of_2(triton.cdiv(columns, BLOCK.value)), LOG=log, num_warps=8,
+            BLOCKS=triton.next_power_of_2(triton.cdiv(columns, BLOCK.value)), LOG=log, WARPS=8,
+            num_warps=8,
         )  # fmt: skip
         return
     many, warps = configuration(columns, len(read))
     launch(
         short, (triton.cdiv(rows, many),), *tensors, rows, columns, *strides, ROWS=many, WIDTH=width, CHUNKS=chunks,
-        EVEN=chunks * width == columns, LOG=log, num_warps=warps,
+        EVEN=chunks * width == columns and rows % many == 0, LOG=log, WARPS=warps, num_warps=warps,
     )  # fmt: skip
 
 
