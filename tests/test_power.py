@@ -33,10 +33,11 @@ def exact(count=400):
     rng = np.random.default_rng(0)
     found = []
     while len(found) < count:
-        j, k, m = rng.integers(0, 4), rng.integers(1, 16), 2 * rng.integers(0, 2048) + 1
+        j, k, m = (int(v) for v in rng.integers((0, 1, 0), (4, 16, 2048)))
+        m = 2 * m + 1
         # The largest exponents lead to the range of subnormals, the others to any.
         last = int(rng.choice([-149, -150, rng.integers(-160, 100)]))
-        e = last // int(k)
+        e = last // k
         if m ** (2**j) < 2**24 and 2**20 <= m**k < 2**26 and -149 <= e * 2**j < 100:
             found.append((float(m ** (2**j)) * 2.0 ** (e * 2**j), k / 2**j))
     return tuple(np.array(column, np.float32) for column in zip(*found, strict=True))
