@@ -38,7 +38,7 @@ def exact(count=400):
         # The largest exponents lead to the range of subnormals, the others to any.
         last = int(rng.choice([-149, -150, rng.integers(-160, 100)]))
         e = last // k
-        if m ** (2**j) < 2**24 and 2**20 <= m**k < 2**26 and -149 <= e * 2**j < 100:
+        if m ** (2**j) < 2**24 and 2**23 <= m**k < 2**25 and -149 <= e * 2**j < 100:
             found.append((float(m ** (2**j)) * 2.0 ** (e * 2**j), k / 2**j))
     return tuple(np.array(column, np.float32) for column in zip(*found, strict=True))
 
