@@ -180,9 +180,11 @@ OF_RESULT: dict[str, Formula] = {
 }
 
 
-def gradient(name: str, dtype: str, g: np.ndarray, x: np.ndarray, y: np.ndarray, **scalars: float) -> np.ndarray:
+def gradient(
+    name: str, dtype: str, g: np.ndarray, x: np.ndarray, y: np.ndarray, *scalars: float, **named: float
+) -> np.ndarray:
     """The gradient in `dtype` of the argument x, y being the stored result; all in the format of computation."""
     with np.errstate(all="ignore"):
         if name in OF_RESULT:
             return formats.rounded(OF_RESULT[name](g, y), dtype)
-        return formats.rounded(OF_ARGUMENT[name](g, x, **scalars), dtype)
+        return formats.rounded(OF_ARGUMENT[name](g, x, *scalars, **named), dtype)

@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from reference.cases import elementwise, unary
+from reference.cases import arithmetic, unary
 
-FAMILIES: tuple[ModuleType, ...] = (elementwise, unary)
+FAMILIES: tuple[ModuleType, ...] = (arithmetic, unary)

@@ -28,7 +28,7 @@ def _activation(
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """RN(x * Phi(x)), or, for approximate="tanh", RN(x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) / 2).
 
-    Gradient in fp32 from x: error at most 4e-7 * |g|, and 12 ulp, or for "tanh" |x|^3 * 3 ulp, in the left tail.
+    Gradient from x, in fp32, within 3 ulp ("tanh": 64 in the left tail), near its zero at -0.75 within 4 * 2^-24 * |g|.
     Raises RuntimeError for another `approximate`.
     """
     if approximate not in ("none", "tanh"):
@@ -37,7 +37,7 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """RN(x / (1 + e^-x)). Gradient from x: RN(g * RN(s * RN(RN(x * (1 - s)) + 1))), s = sigmoid(x)."""
+    """RN(x / (1 + e^-x)). Gradient from x, in fp32, within 4 ulp, near its zero at -1.28 within 4 * 2^-24 * |g|."""
     return _activation("silu", input, inplace, wide=False)
 
 
@@ -47,12 +47,12 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 def logsigmoid(input: Tensor) -> Tensor:
-    """RN(ln(1 / (1 + e^-x))). Gradient: RN(g * sigmoid(-x))."""
+    """RN(ln(1 / (1 + e^-x))). Gradient: RN(g * sigmoid(-x)), the sigmoid in fp32: within 3 ulp."""
     return _activation("logsigmoid", input, wide=False)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    """RN(x * tanh(ln(1 + e^x)))."""
+    """RN(x * tanh(ln(1 + e^x))). Gradient from x, in fp32, within 5 ulp, near its zero at -1.19 within 4 * 2^-24 * |g|."""
     return _activation("mish", input, inplace, wide=False)
 
 

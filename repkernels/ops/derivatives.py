@@ -156,7 +156,8 @@ def _first(name: str, letter: str) -> Callable[[Tensor, Any], Tensor]:
 def _add_argument(function: str, name: str, curvature: Curvature | None) -> None:
     RULES[function] = Rule("a", (_first(name, "a"),))
     RULES[name] = Rule(
-        "ab", (_first(name, "b"), lambda g, v: torch.zeros_like(g) if curvature is None else g * v.a * curvature(v.b, v))
+        "ab",
+        (_first(name, "b"), lambda g, v: torch.zeros_like(g) if curvature is None else g * v.a * curvature(v.b, v)),
     )
 
 

@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from repkernels.verify.cases import elementwise, unary
+from repkernels.verify.cases import arithmetic, unary
 
-FAMILIES: tuple[ModuleType, ...] = (elementwise, unary)
+FAMILIES: tuple[ModuleType, ...] = (arithmetic, unary)
