@@ -12,7 +12,7 @@ from numba import njit
 
 from bench.fit_functions import fit
 from reference import unary as reference
-from repkernels.coefficients import exponential, logarithm
+from repkernels.coefficients import error, exponential, logarithm
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.kernels.launch import launch
 from tests.support import assert_same_bits
@@ -22,6 +22,7 @@ MODULES = {
     "exponential": ("exp", "exp2", "expm1", "tanh", "sigmoid", "silu", "softplus", "mish", "selu"),
     "logarithm": ("log", "log2", "log10", "log1p"),
     "root": ("sqrt", "rsqrt", "reciprocal"),
+    "error": ("erf", "gelu", "gelu_tanh"),
 }
 NAMES = [(module, name) for module, names in MODULES.items() for name in names]
 each_function = pytest.mark.parametrize("module, name", NAMES, ids=[name for _, name in NAMES])
@@ -34,6 +35,7 @@ LISTED = {
     "log": logarithm.LOG_PATCHES,
     "log10": logarithm.LOG10_PATCHES,
     "log1p": logarithm.LOG1P_PATCHES,
+    "gelu_tanh": error.GELU_TANH_PATCHES,
 }
 BORDERS = (88.72283, 88.72284, -87.33655, -103.27893, -103.97208, -104.1, 128.0, 127.99999, -126.0, -149.0, -150.0,
            9.010913, 17.32868, -17.32868, 38.23081, 10.0, 100.0, 1e10, 1e-10, 2.0**-126, 2.0**-149, -(2.0**-149),

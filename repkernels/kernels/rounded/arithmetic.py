@@ -41,6 +41,18 @@ def minus_quotient(a, b, b32):
 
 
 @triton.jit
+def minus_reciprocal(b, b32):
+    """-1 / b likewise, by a step of the third order in binary64."""
+    r = (tl.full([], SEED, tl.int32) - b32.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+    e = tl.fma(b32, r, 1.0)
+    r = tl.fma(r, tl.fma(e, e, e), r)
+    r = tl.fma(r, tl.fma(b32, r, 1.0), r)
+    v = r.to(tl.float64)
+    e = tl.fma(b, v, constant(1.0))
+    return tl.fma(v, tl.fma(e, e, e), v)
+
+
+@triton.jit
 def clamped(x, LOW: tl.constexpr, HIGH: tl.constexpr):
     """x between bounds; NaN stays."""
     x = tl.where(x < LOW, LOW, x)
