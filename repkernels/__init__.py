@@ -9,7 +9,12 @@ from repkernels.ops.arithmetic import (
     div,
     lerp,
 )
+from repkernels.ops.cumsum import cumsum
+from repkernels.ops.extrema import amax, amin, argmax, argmin, max, maximum, min, minimum
+from repkernels.ops.logsumexp import logsumexp
 from repkernels.ops.matmul import matmul
+from repkernels.ops.norm import norm
+from repkernels.ops.sum import mean, sum
 from repkernels.ops.unary import (
     exp,
     exp2,
@@ -24,6 +29,7 @@ from repkernels.ops.unary import (
     sqrt,
     tanh,
 )
+from repkernels.ops.var import std, std_mean, var, var_mean
 from repkernels.prepare import Prepared, prepare
 from repkernels.random import manual_seed
 
@@ -38,10 +44,16 @@ __all__ = [
     "Prepared",
     "addcdiv",
     "addcmul",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
     "checkpoint_contexts",
     "contract",
+    "cumsum",
     "digest",
     "div",
+    "erf",
     "exp",
     "exp2",
     "expm1",
@@ -51,10 +63,18 @@ __all__ = [
     "log10",
     "log1p",
     "log2",
+    "logsumexp",
     "manual_seed",
     "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
     "nn",
+    "norm",
     "optim",
+    "pow",
     "prepare",
     "random",
     "reciprocal",
@@ -62,5 +82,10 @@ __all__ = [
     "set_contract",
     "sigmoid",
     "sqrt",
+    "std",
+    "std_mean",
+    "sum",
     "tanh",
+    "var",
+    "var_mean",
 ]

@@ -4,7 +4,8 @@ Reduced axes are flattened row-major in logical order, whatever the strides or t
 "Reductions"). Kernels see four axes (R1, R2, N1, N2): row r is (r // R2, r % R2), column n is (n // N2, n % N2).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,3 +113,21 @@ def _flattened(tensors: Iterable[Tensor], dims: Sequence[int]) -> list[_Level]:
 def _padded(levels: list[_Level]) -> list[_Level]:
     """Two levels; axes of size 1 have the stride 0."""
     return [(1, (0,) * 8)] * (2 - len(levels)) + levels
+
+
+def moved(call: Callable[..., Any]) -> Callable[..., Any]:
+    """vmap's rule for an operation `call()(x, dims, ...)` on one tensor: the batch is one more axis that stays."""
+
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, dims: Any, *rest: Any) -> tuple[Any, Any]:
+        shifted = [d + 1 for d in dims] if isinstance(dims, list | tuple) else dims + 1
+        result = call()(x.movedim(in_dims[0], 0), shifted, *rest)
+        return result, (0,) * len(result) if isinstance(result, tuple) else 0
+
+    return vmap
+
+
+def single_precision(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
+    """`dtype`, or fp32 where autocast is on, x is of a half type and no dtype is asked for."""
+    if dtype is None and x.dtype in (torch.bfloat16, torch.float16) and checks.autocast(x.device.type) is not None:
+        return torch.float32
+    return dtype

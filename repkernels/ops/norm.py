@@ -1,0 +1,102 @@
+"""Vector norms (SPEC.md, "Reductions")."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repkernels.ops import reduce
+from repkernels.ops.backend import backend
+from repkernels.ops.operation import operation
+from repkernels.ops.reduce import Dim
+from repkernels.ops.reduction_gradient import reduction_gradient
+
+# (term, finish) of the sums.
+_SUMS = {0.0: ("nonzero", "sum"), 1.0: ("magnitude", "sum"), 2.0: ("square", "root")}
+_GRADIENTS = {1.0: "sign", 2.0: "root", torch.inf: "magnitude tie", -torch.inf: "magnitude tie"}
+
+
+def _run(x: Tensor, dims: list[int], p: float) -> Tensor:
+    terms, shape = reduce.columns(x, dims), reduce.kept_shape(x.shape, dims)
+    if p in _SUMS:
+        term, finish = _SUMS[p]
+        return backend("sum", x.device.type).reduce(terms, term, None, finish, 1, x.dtype).view(shape)
+    if not x.numel():
+        return x.new_empty(shape)
+    return backend("extrema", x.device.type).extreme(terms, p > 0, True).view(shape)
+
+
+def _fake(x: Tensor, dims: list[int], p: float) -> Tensor:
+    return x.new_empty(reduce.kept_shape(x.shape, dims))
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, list[int], float], output: Tensor) -> None:
+    x, ctx.dims, ctx.p = inputs
+    ctx.save_for_backward(x, output)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    x, result = ctx.saved_tensors
+    if ctx.p == 0:
+        return torch.zeros_like(x), None, None
+    extreme, root = (None, result) if ctx.p == 2 else (result, None)
+    return reduction_gradient(x, grad, extreme, root, ctx.dims, _GRADIENTS[ctx.p], 0.0), None, None
+
+
+_norm = operation("norm", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _norm))
+
+
+def norm(
+    input: Tensor,
+    p: float | str | None = "fro",
+    dim: Dim = None,
+    keepdim: bool = False,
+    out: None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The vector norm of order p over `dim` (an int, ints, or all), torch.norm's signature.
+
+    input: fp32, bf16, fp16, fp64, any strides; result in its dtype, rounded once. p: 2 or "fro": sqrt_rn(SUM(RN(x *
+    x))), which overflows and underflows where the sum of the squares does; 1: SUM(|x|); 0: SUM of 1 for each x != 0;
+    inf, -inf: the largest and smallest |x|. dtype: input is converted first; it may not narrow. Autocast: half types
+    give fp32. Bits: SPEC.md, "Reductions". Differentiable twice; where a norm of order 2 is 0, so is its gradient.
+    Accuracy: p = 2, without over- and underflow: relative error at most 1.01 ((d + 2) / 2 + 1) u with d and u of
+    `repkernels.sum`.
+    Raises NotImplementedError for other orders, matrix norms and out; RuntimeError for integers, for a narrowing dtype
+    and for an infinite order of nothing; IndexError and RuntimeError for axes as torch.
+    """
+    reduce.operand("input", input, integers=True)
+    if out is not None:
+        raise NotImplementedError("out: not supported; use the result")
+    order = _order(p)
+    if not input.is_floating_point():
+        raise RuntimeError(
+            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {input.dtype}"
+        )
+    dtype = reduce.single_precision(input, dtype)
+    if dtype is not None:
+        if torch.promote_types(input.dtype, dtype) != dtype or not dtype.is_floating_point:
+            raise RuntimeError(
+                f"linalg.vector_norm: the dtype of the input ({input.dtype}) should be convertible without narrowing "
+                f"to the specified dtype ({dtype})"
+            )
+        input = input.to(dtype)
+    dims = reduce.inside(reduce.axes(input.ndim, dim), input.ndim)
+    if order not in _SUMS and not reduce.count(input.shape, dims):
+        raise RuntimeError(
+            f"linalg.vector_norm cannot compute the {order:g} norm on an empty "
+            f"{'tensor' if dim is None else 'dimension'} because the operation does not have an identity"
+        )
+    y = _norm(input, dims, order)
+    return reduce.with_axes(y, dims) if keepdim else y
+
+
+def _order(p: float | str | None) -> float:
+    if p is None or p == "fro":
+        return 2.0
+    if isinstance(p, str):
+        raise NotImplementedError(f"p: {p!r} is a matrix norm, which is not supported; give a number or 'fro'")
+    order = float(p)
+    if order not in (0.0, 1.0, 2.0, torch.inf, -torch.inf):
+        raise NotImplementedError(f"p: order {p} is not supported; use 0, 1, 2, inf or -inf")
+    return order
