@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from reference import sgd as reference
-from tests.backends import each_backend
-from tests.support import assert_same_bits, name, randn, tensor, values
+from repkernels.ops import sgd as ops
+from tests.backends import Backend, each_backend
+from tests.support import DEVICES, assert_same_bits, name, randn, tensor, values
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -23,8 +24,11 @@ SETTINGS = {
 
 
 def step(backend, p, g, v, first, settings):
+    """By the kernels of a package, or, where there is none, by the operation."""
     full = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False, **settings}
-    backend.module("sgd").sgd_step(p, g, v, first=first, **full)
+    run = backend.module("sgd").sgd_steps if backend.package else ops.sgd_steps
+    v = [] if v is None else [v]
+    run([p], [g], v, first=first, **full)
 
 
 def check(backend, p, grads, settings):
@@ -56,21 +60,48 @@ def test_sizes(backend, size):
     check(backend, p, [randn(size, device=backend.device, seed=s) for s in (1, 2)], SETTINGS["dampening"])
 
 
-@each_backend
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_strides(backend, dtype):
+def test_strides(device, dtype):
     """Parameter, gradient and velocity may each lie in memory as they like; the parameter's neighbours stay."""
-    base = randn(20, 30, dtype=dtype, device=backend.device)
+    on_device = Backend("", device)
+    base = randn(20, 30, dtype=dtype, device=device)
     before = base.clone()
     grads = [
-        randn(15, 10, dtype=dtype, device=backend.device, seed=1).t(),
-        randn(1, 15, dtype=dtype, device=backend.device, seed=2).expand(10, 15),
+        randn(15, 10, dtype=dtype, device=device, seed=1).t(),
+        randn(1, 15, dtype=dtype, device=device, seed=2).expand(10, 15),
     ]
-    check(backend, base[::2, :15], grads, SETTINGS["dampening"])
+    check(on_device, base[::2, :15], grads, SETTINGS["dampening"])
     assert_same_bits(base[1::2], before[1::2])
     assert_same_bits(base[:, 15:], before[:, 15:])
-    across = randn(15, 10, dtype=dtype, device=backend.device).t()
-    check(backend, across, grads, SETTINGS["nesterov"])
+    across = randn(15, 10, dtype=dtype, device=device).t()
+    check(on_device, across, [grads[0], grads[0]], SETTINGS["nesterov"])
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lists(backend, dtype):
+    """Tensors of all sizes and alignments in one call are what they are alone."""
+    sizes = (0, 1, 5, 255, 256, 1024, 1300, 20000)
+    base = randn(sum(sizes) + 8, dtype=dtype, device=backend.device)
+    grads = randn(sum(sizes) + 8, dtype=dtype, device=backend.device, seed=1)
+    offsets = np.cumsum((0, *sizes))
+    full = {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.1, "nesterov": True, "maximize": False}
+    results = []
+    for shift in (0, 8):
+        p = [base.clone()[o : o + n] for o, n in zip(offsets, sizes, strict=False)]
+        p = [torch.cat([x.new_zeros(shift // 8), x])[shift // 8 :] for x in p]
+        g = [grads[o : o + n] for o, n in zip(offsets, sizes, strict=False)]
+        v = [torch.ones_like(x, dtype=torch.float32) for x in p]
+        backend.module("sgd").sgd_steps(p, g, v, first=False, **full)
+        results.append((torch.cat(p), torch.cat(v)))
+    expected, velocity = reference.step(
+        values(base[: sum(sizes)]), values(grads[: sum(sizes)]), np.ones(sum(sizes), np.float32), name(dtype), 0.1,
+        0.9, weight_decay=0.1, nesterov=True,
+    )  # fmt: skip
+    for found_p, found_v in results:
+        assert_same_bits(found_p.cpu(), tensor(expected, dtype))
+        assert_same_bits(found_v.cpu(), torch.from_numpy(velocity))
 
 
 @each_backend
@@ -87,7 +118,7 @@ def test_values_that_are_easily_lost(backend, dtype, settings):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_subnormals_stay_where_the_caller_flushes_them(dtype):
-    from repkernels.cpu.sgd import sgd_step
+    from repkernels.cpu.sgd import sgd_steps
 
     tiny = torch.finfo(dtype).smallest_normal
     p, g = tiny * randn(70001, dtype=torch.float64), tiny * randn(70001, dtype=torch.float64, seed=1)
@@ -97,7 +128,7 @@ def test_subnormals_stay_where_the_caller_flushes_them(dtype):
     torch.set_num_threads(2)
     torch.set_flush_denormal(True)
     try:
-        sgd_step(p, g, None, 0.5, 0.0, 0.0, 0.0, False, False, False)
+        sgd_steps([p], [g], [], 0.5, 0.0, 0.0, 0.0, False, False, False)
         flushing = float(torch.tensor(1e-38) * 0.1) == 0
     finally:
         torch.set_flush_denormal(False)
@@ -107,12 +138,12 @@ def test_subnormals_stay_where_the_caller_flushes_them(dtype):
 
 
 def test_a_subnormal_learning_rate_stays_where_the_caller_flushes_it():
-    from repkernels.cpu.sgd import sgd_step
+    from repkernels.cpu.sgd import sgd_steps
 
     p, g = torch.zeros(3), torch.full((3,), 1e38)
     torch.set_flush_denormal(True)
     try:
-        sgd_step(p, g, None, 1e-39, 0.0, 0.0, 0.0, False, False, False)
+        sgd_steps([p], [g], [], 1e-39, 0.0, 0.0, 0.0, False, False, False)
     finally:
         torch.set_flush_denormal(False)
     assert_same_bits(p, tensor(-np.float32(1e-39) * values(g), torch.float32))

@@ -2,9 +2,11 @@
 
 import numpy as np
 
-from repkernels.cpu.activations import HALF, ONE, inlined
+from repkernels.cpu.activations import HALF, ONE, ZERO, inlined
 from repkernels.cpu.divide import divide
 from repkernels.cpu.functions import fma
+from repkernels.cpu.rounded import power
+from repkernels.cpu.rounded.logarithm import log
 
 F64 = np.float64
 
@@ -89,7 +91,40 @@ def addcdiv_divisor_gradient(g, a, b, value):
     return -(g * (value * divide(divide(a, b), b)))
 
 
+power_of = power.pow
+
+
+@inlined
+def pow(x, y):
+    return power_of(x, y)
+
+
+@inlined
+def pow_base(y, x):
+    return power_of(x, y)
+
+
+@inlined
+def pow_gradient(g, x, y):
+    return ZERO if y == ZERO else g * (y * power_of(x, y - ONE))
+
+
+@inlined
+def pow_exponent_gradient(g, x, y):
+    return ZERO if (x == ZERO) & (y >= ZERO) else g * (power_of(x, y) * log(x))
+
+
+@inlined
+def pow_base_gradient(g, y, x):
+    return pow_exponent_gradient(g, x, y)
+
+
 FUNCTIONS = {
+    "pow": pow,
+    "pow_base": pow_base,
+    "pow_gradient": pow_gradient,
+    "pow_exponent_gradient": pow_exponent_gradient,
+    "pow_base_gradient": pow_base_gradient,
     "div": div,
     "div_floor": div_floor,
     "div_trunc": div_trunc,

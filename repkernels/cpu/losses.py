@@ -244,9 +244,12 @@ def elementwise(
     x, y, w, v: contiguous, of one shape. v: the weight of positive targets. g: contiguous of that shape, or 0-d.
     """
     out = torch.empty_like(x)
-    arrays = _arrays(x, y, w, v, g)
     wide = _flat(out) if out.dtype in (torch.float32, torch.float64) else np.empty(x.numel(), np.float32)
-    spread(_loop(name), x.numel(), 3 * x.numel(), 0, *arrays, _kept(parameter, wide), wide)
+    terms, kept = _terms(name, x, y, v), _kept(parameter, wide)
+    spread(terms[0], x.numel(), 3 * x.numel(), 0, *terms[1:], kept, wide)
+    for factor in (w, g):
+        if factor is not None:
+            spread(_times, x.numel(), 2 * x.numel(), 0, _flat(factor), wide)
     if out.dtype in (torch.bfloat16, torch.float16):
         spread(_round, x.numel(), x.numel(), wide, numbers(out.view(-1)))
     return out
@@ -254,22 +257,24 @@ def elementwise(
 
 def total(name: str, x: Tensor, y: Tensor, w: Tensor | None, v: Tensor | None, parameter: float) -> Tensor:
     """The SUM of FUNCTIONS[name] of x and y, times w, in row-major order -> (), fp32 or fp64."""
-    arrays, n = _arrays(x, y, w, v, None), x.numel()
-    sums = np.empty(max(1, -(-n // BLOCK)), arrays[0].dtype)
-    kept, loop = _kept(parameter, sums), _loop(name)
+    n, wide = x.numel(), np.float64 if x.dtype == torch.float64 else np.float32
+    sums = np.empty(max(1, -(-n // BLOCK)), wide)
+    (loop, *arrays), kept = _terms(name, x, y, v), _kept(parameter, sums)
+    weights = None if w is None else _flat(w)
 
     def blocks(start: int, stop: int) -> None:
-        terms = buffer("losses", BLOCK, sums.dtype)
-        lanes = buffer("lanes", LANES, sums.dtype)
+        terms, lanes = buffer("losses", BLOCK, wide), buffer("lanes", LANES, wide)
         for block in range(start, stop):
             count = min(BLOCK, n - block * BLOCK)
             loop(0, count, block * BLOCK, *arrays, kept, terms)
+            if weights is not None:
+                _times(0, count, block * BLOCK, weights, terms)
             _sum(terms[:count], lanes[:LANES], sums[block : block + 1])
 
     spread(blocks, len(sums), 3 * n)
-    result = torch.empty((), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-    _sum(sums, np.empty(LANES, sums.dtype), numbers(result.view(1)))
-    return result
+    result = np.empty(1, wide)
+    _sum(sums, np.empty(LANES, wide), result)
+    return torch.from_numpy(result)[0].clone()
 
 
 def _flat(x: Tensor) -> np.ndarray:
@@ -277,10 +282,10 @@ def _flat(x: Tensor) -> np.ndarray:
     return (x if x.dtype == torch.float64 else x.float()).view(-1).numpy()
 
 
-def _arrays(x: Tensor, y: Tensor, w: Tensor | None, v: Tensor | None, g: Tensor | None) -> list[np.ndarray]:
-    """All in the format of computation; nothing for what is None."""
-    first = _flat(x)
-    return [first, *(np.empty(0, first.dtype) if t is None else _flat(t) for t in (y, w, v, g))]
+def _terms(name: str, x: Tensor, y: Tensor, v: Tensor | None) -> tuple[Any, ...]:
+    """The loop of a formula and what it reads, in the format of computation."""
+    arrays = _flat(x), _flat(y)
+    return _loop(name, v is not None), *arrays, arrays[0] if v is None else _flat(v)
 
 
 def _kept(parameter: float, like: np.ndarray) -> np.ndarray:
@@ -290,29 +295,40 @@ def _kept(parameter: float, like: np.ndarray) -> np.ndarray:
 
 
 @functools.cache
-def _loop(name: str) -> Any:
-    """`_template` for the formula of this name, under a name of its own, by which Numba keeps what it compiled."""
-    own = FunctionType(_template.__code__, {**globals(), "call": FUNCTIONS[name]}, f"loss_{name}")
+def _loop(name: str, positive: bool) -> Any:
+    """The loop for the formula of this name, under a name of its own, by which Numba keeps what it compiled."""
+    template = _with_positive if positive else _without_positive
+    own = FunctionType(template.__code__, {**globals(), "call": FUNCTIONS[name]}, f"loss_{name}{template.__name__}")
     own.__qualname__ = own.__name__
     return kernel(own)
 
 
-def _template(start, stop, shift, x, y, w, v, g, scalars, out):
+def _without_positive(start, stop, shift, x, y, v, scalars, out):
     state = keep_subnormals()
     parameter, one = scalars[0], scalars[1]
     for i in range(start, stop):
-        positive = v[shift + i] if v.size else one
-        out[i] = call(x[shift + i], y[shift + i], positive, parameter)  # type: ignore[name-defined]  # noqa: F821
-    if w.size:
+        out[i] = call(x[shift + i], y[shift + i], one, parameter)  # type: ignore[name-defined]  # noqa: F821
+    restore(state)
+
+
+def _with_positive(start, stop, shift, x, y, v, scalars, out):
+    state = keep_subnormals()
+    parameter = scalars[0]
+    for i in range(start, stop):
+        out[i] = call(x[shift + i], y[shift + i], v[shift + i], parameter)  # type: ignore[name-defined]  # noqa: F821
+    restore(state)
+
+
+@kernel
+def _times(start, stop, shift, factor, out):
+    """out *= factor, one for all or one for each."""
+    state = keep_subnormals()
+    if factor.size == 1:
         for i in range(start, stop):
-            out[i] = w[shift + i] * out[i]
-    if g.size == 1:
-        scale = g[0]
+            out[i] *= factor[0]
+    else:
         for i in range(start, stop):
-            out[i] = out[i] * scale
-    elif g.size:
-        for i in range(start, stop):
-            out[i] = out[i] * g[i]
+            out[i] *= factor[shift + i]
     restore(state)
 
 

@@ -1,4 +1,6 @@
-"""A step of SGD on the CPU (SPEC.md, "SGD"): elementwise, in place."""
+"""A step of SGD on the CPU (SPEC.md, "SGD"): elementwise, in place, over a list of tensors."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor, float64
@@ -10,28 +12,23 @@ from repkernels.cpu.spread import spread
 from repkernels.subnormals import subnormals_kept
 
 
-def sgd_step(
-    p: Tensor, g: Tensor, v: Tensor | None, lr: float, momentum: float, dampening: float, weight_decay: float,
-    nesterov: bool, first: bool, maximize: bool,
+def sgd_steps(
+    p: Sequence[Tensor], g: Sequence[Tensor], v: Sequence[Tensor], lr: float, momentum: float, dampening: float,
+    weight_decay: float, nesterov: bool, first: bool, maximize: bool,
 ) -> None:  # fmt: skip
     """Updates p and, if momentum is not 0, its velocity v. Scalars: computed in binary64, rounded once to v's format.
 
-    p, g: the same shape and dtype, any strides. v: fp32, or fp64 for fp64; not read where `first`; None without
-    momentum.
+    p, g: contiguous tensors of one dtype. v: fp32, or fp64 for fp64; not read where `first`; empty without momentum.
     """
-    number = np.float64 if p.dtype == float64 else np.float32
-    where_p, where_v = p.contiguous(), None if v is None else v.contiguous()
-    velocity = np.empty(0, number) if where_v is None else numbers(where_v).reshape(-1)
+    wide = np.float64 if p[0].dtype == float64 else np.float32
     with subnormals_kept():
         # In memory, since Numba rounds an fp32 argument once more, on the calling thread.
-        scalars = np.array([lr, momentum, 1 - dampening, weight_decay], number)
+        scalars = np.array([lr, momentum, 1 - dampening, weight_decay], wide)
     flags = (momentum != 0, weight_decay != 0, nesterov, first, maximize)
-    arrays = (numbers(where_p).reshape(-1), numbers(g.contiguous()).reshape(-1), velocity)
-    spread(_step, p.numel(), 3 * p.numel(), *arrays, scalars, *flags)
-    if where_p is not p:
-        p.copy_(where_p)
-    if v is not None and where_v is not None and where_v is not v:
-        v.copy_(where_v)
+    for i in range(len(p)):
+        velocity = numbers(v[i]).reshape(-1) if momentum != 0 else np.empty(0, wide)
+        arrays = (numbers(p[i]).reshape(-1), numbers(g[i]).reshape(-1), velocity)
+        spread(_step, p[i].numel(), 3 * p[i].numel(), *arrays, scalars, *flags)
 
 
 @kernel

@@ -3,6 +3,7 @@
 from repkernels.cpu.activations import inlined
 from repkernels.cpu.derivatives import ZERO
 from repkernels.cpu.divide import divide
+from repkernels.cpu.rounded.error import erf, gelu, gelu_tanh
 from repkernels.cpu.rounded.exponential import (
     exp,
     exp2,
@@ -75,6 +76,9 @@ FUNCTIONS = {
     "log1p": log1p,
     "tanh": tanh,
     "sigmoid": sigmoid,
+    "erf": erf,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
     "rsqrt": rsqrt,
     "reciprocal": reciprocal,
     "sqrt": sqrt,

@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 
 from repkernels.kernels.activations import divide
+from repkernels.kernels.rounded import power
+from repkernels.kernels.rounded.logarithm import log
 
 # Added to and taken from a binary64 number below 2^52, it leaves the nearest integer.
 TO_INTEGER = tl.constexpr(2.0**52)
@@ -91,7 +93,40 @@ def addcdiv_divisor_gradient(g, a, b, value):
     return g * (value * divide(divide(a, b), b)) * -1.0
 
 
+@triton.jit
+def pow(x, y):
+    x, y = tl.broadcast(x, y)
+    return power.pow(x, y)
+
+
+@triton.jit
+def pow_base(y, x):
+    return pow(x, y)
+
+
+@triton.jit
+def pow_gradient(g, x, y):
+    x, y = tl.broadcast(x, y)
+    return tl.where(y == 0.0, 0.0, g * (y * power.pow(x, y - 1.0)))
+
+
+@triton.jit
+def pow_exponent_gradient(g, x, y):
+    x, y = tl.broadcast(x, y)
+    return tl.where((x == 0.0) & (y >= 0.0), 0.0, g * (power.pow(x, y) * log(x)))
+
+
+@triton.jit
+def pow_base_gradient(g, y, x):
+    return pow_exponent_gradient(g, x, y)
+
+
 FUNCTIONS = {
+    "pow": pow,
+    "pow_base": pow_base,
+    "pow_gradient": pow_gradient,
+    "pow_exponent_gradient": pow_exponent_gradient,
+    "pow_base_gradient": pow_base_gradient,
     "div": divide,
     "div_floor": div_floor,
     "div_trunc": div_trunc,

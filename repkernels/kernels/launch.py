@@ -17,18 +17,22 @@ def launch(
     num_warps: int = 4,
     num_stages: int = 3,
     overlap: bool = False,
+    registers: int | None = None,
     **constexprs: Any,
 ) -> None:
     """Starts `kernel` over `grid` on the device of its first tensor argument.
 
     An empty grid starts nothing. `enable_fp_fusion=False` keeps every product and sum its own rounding, so `tl.fma`
     is the only fused operation. overlap: the kernel may be set up while the one before it still runs, and waits for
-    its results by `griddepcontrol`; only where `can_overlap`.
+    its results by `griddepcontrol`; only where `can_overlap`. registers: the most that a thread may have, where the
+    target takes such a limit.
     """
     if math.prod(grid) == 0:
         return
     if overlap:
         constexprs["launch_pdl"] = True
+    if registers is not None and torch.version.hip is None:
+        constexprs["maxnreg"] = registers
     with _on(args):
         kernel[tuple(grid)](*args, num_warps=num_warps, num_stages=num_stages, enable_fp_fusion=False, **constexprs)
 

@@ -193,14 +193,19 @@ def _launch(
             num_warps=8,
         )  # fmt: skip
         return
-    many, warps = configuration(columns, len(read))
+    many, warps, registers = configuration(columns, len(read) == 2, log)
     launch(
         short, (triton.cdiv(rows, many),), *tensors, rows, columns, *strides, ROWS=many, WIDTH=width, CHUNKS=chunks,
-        EVEN=chunks * width == columns and rows % many == 0, LOG=log, WARPS=warps, num_warps=warps,
+        EVEN=chunks * width == columns and rows % many == 0, LOG=log, WARPS=warps, num_warps=warps, registers=registers,
     )  # fmt: skip
 
 
-def configuration(columns: int, operands: int) -> tuple[int, int]:
-    """Rows of a program, and its warps; no bit depends on them."""
+def configuration(columns: int, backward: bool, log: bool) -> tuple[int, int, int | None]:
+    """Rows of a program, its warps, and the most registers of a thread; no bit depends on them."""
     chunks, width = chunks_of(columns), width_of(columns)
-    return max(1, 1024 // width), 1 if chunks == 1 else min(8, max(2, chunks * operands // 4))
+    if chunks == 1:
+        return 1024 // width, 1, None
+    if backward:
+        return 1, 2 if chunks <= 4 else 4 if chunks <= 8 or not log else 8, None
+    # Three rows of 16384 fit into the registers of a multiprocessor only if each thread has at most 80.
+    return 1, 1 if chunks == 2 else 4 if chunks <= 8 else 8, None if chunks <= 8 else 80

@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
+from repkernels.kernels.rounded.error import erf, gelu, gelu_tanh
 from repkernels.kernels.rounded.exponential import (
     exp,
     exp2,
@@ -76,6 +77,9 @@ FUNCTIONS = {
     "log1p": log1p,
     "tanh": tanh,
     "sigmoid": sigmoid,
+    "erf": erf,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
     "rsqrt": rsqrt,
     "reciprocal": reciprocal,
     "sqrt": sqrt,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from repkernels.ops import checks, derivatives  # noqa: F401  (the gradients' rules)
 from repkernels.ops.elementwise import elementwise
-from repkernels.ops.unary import INTEGERS
+from repkernels.ops.unary import INTEGERS, argument
 
 Number = int | float
 
@@ -108,3 +108,21 @@ def _with_value(name: str, input: Tensor, tensor1: Tensor, tensor2: Tensor, valu
     for each, x in tensors.items():
         checks.operand(each, x)
     return elementwise(name, *promoted(**tensors), s=_scalar("value", value))
+
+
+def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
+    """RN(x^y), correctly rounded, of a tensor and a tensor or number, either way round; fp32 and half types.
+
+    Numbers are rounded to fp32 first; integer tensors become fp32, as do half types under autocast.
+    Gradients: RN(g * RN(y * RN(x^RN(y - 1)))), +0 where y = 0; of y: RN(g * RN(RN(x^y) * RN(ln x))), +0 where x = 0 and
+    y >= 0. Raises NotImplementedError for fp64, TypeError if neither is a tensor.
+    """
+    given = {"input": input, "exponent": exponent}
+    tensors = {name: argument(x, True, name) for name, x in given.items() if isinstance(x, Tensor)}
+    if not tensors:
+        raise TypeError(f"input: expected a Tensor, got {type(input).__name__}, and exponent is none either")
+    if len(tensors) == 2:
+        return elementwise("pow", *promoted(**tensors))
+    if "input" in tensors:
+        return elementwise("pow", tensors["input"], s=_scalar("exponent", exponent))
+    return elementwise("pow_base", tensors["exponent"], s=_scalar("input", input))

@@ -296,3 +296,54 @@ RULES["addcdiv_divisor_gradient"] = Rule(
         lambda g, v: elementwise("div", elementwise("addcdiv_divisor_gradient", g * v.a, v.b, v.c, s=v.s), v.c) * -2,
     ),
 )
+
+
+def _power(x: Tensor, y: Tensor | None, less: float, s: float) -> Tensor:
+    """x^(y - less), y being s where it is None."""
+    return elementwise("pow", x, s=s - less) if y is None else elementwise("pow", x, y - less)
+
+
+def _power_bend(x: Tensor, y: Tensor | None, s: float) -> Tensor:
+    """The derivative of y * x^(y - 1) by y, and of x^y * ln x by x."""
+    return _power(x, y, 1, s) * (1 + (s if y is None else y) * elementwise("log", x))
+
+
+def _power_curvature(g: Tensor, x: Tensor, y: Tensor | None, s: float) -> Tensor:
+    exponent = torch.full_like(x, s) if y is None else y
+    bent = elementwise("pow_gradient", g * exponent, x, exponent - 1)
+    return torch.where(exponent == 0, 0.0, bent)
+
+
+RULES["pow"] = Rule(
+    "ab",
+    (
+        lambda g, v: elementwise("pow_gradient", g, v.a, v.b, s=v.s),
+        lambda g, v: elementwise("pow_exponent_gradient", g, v.a, v.b),
+    ),
+)
+RULES["pow_gradient"] = Rule(
+    "abc",
+    (
+        lambda g, v: elementwise("pow_gradient", g, v.b, v.c, s=v.s),
+        lambda g, v: _power_curvature(g * v.a, v.b, v.c, v.s),
+        lambda g, v: g * v.a * _power_bend(v.b, v.c, v.s),
+    ),
+)
+RULES["pow_exponent_gradient"] = Rule(
+    "abc",
+    (
+        lambda g, v: elementwise("pow_exponent_gradient", g, v.b, v.c),
+        lambda g, v: g * v.a * _power_bend(v.b, v.c, v.s),
+        lambda g, v: elementwise("pow_exponent_gradient", g * v.a * elementwise("log", v.b), v.b, v.c),
+    ),
+)
+RULES["pow_base"] = Rule("a", (lambda g, v: elementwise("pow_base_gradient", g, v.a, s=v.s),))
+RULES["pow_base_gradient"] = Rule(
+    "ab",
+    (
+        lambda g, v: elementwise("pow_base_gradient", g, v.b, s=v.s),
+        lambda g, v: elementwise(
+            "pow_base_gradient", g * v.a * elementwise("log", torch.full_like(v.b, v.s)), v.b, s=v.s
+        ),
+    ),
+)

@@ -378,7 +378,7 @@ def _operands(input: Tensor, target: Tensor, dtypes: tuple[torch.dtype, ...]) ->
         raise RuntimeError(f"target: on {target.device} but input is on {input.device}; move one of them")
     if target.shape != input.shape:
         raise ValueError(f"target: expected input's shape {tuple(input.shape)}, got {tuple(target.shape)}")
-    dtype = torch.result_type(input, target)
+    dtype = torch.promote_types(input.dtype, target.dtype)
     if checks.autocast(input.device.type) is not None and dtype.is_floating_point and dtype != torch.float64:
         dtype = torch.float32
     x, y = input.to(dtype), target.to(dtype)

@@ -1,9 +1,12 @@
-"""One step of stochastic gradient descent on one tensor (SPEC.md, "SGD"), in place."""
+"""Steps of stochastic gradient descent on lists of tensors (SPEC.md, "SGD"), in place."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from repkernels.ops.backend import backend
+from repkernels.ops.flat import in_memory_order, write_back
 
 
 def _run(
@@ -18,12 +21,7 @@ def _run(
     first: bool,
     maximize: bool,
 ) -> None:
-    step = backend("sgd", p.device.type).sgd_step
-    # Kernels read the memory, which has the other sign where torch's negative bit is set.
-    where_p = p.resolve_neg()
-    step(where_p, g.resolve_neg(), v, lr, momentum, dampening, weight_decay, nesterov, first, maximize)
-    if where_p is not p:
-        p.copy_(where_p)
+    _steps([p], [g], [] if v is None else [v], lr, momentum, dampening, weight_decay, nesterov, first, maximize)
 
 
 _op = torch.library.custom_op("repkernels::sgd_step", _run, mutates_args=("p", "v"))
@@ -45,10 +43,10 @@ def _(
     return None
 
 
-def sgd_step(
-    p: Tensor,
-    g: Tensor,
-    v: Tensor | None,
+def _steps(
+    p: Sequence[Tensor],
+    g: Sequence[Tensor],
+    v: Sequence[Tensor],
     lr: float,
     momentum: float,
     dampening: float,
@@ -57,18 +55,40 @@ def sgd_step(
     first: bool,
     maximize: bool,
 ) -> None:
-    """Updates p (any shape, fp32, or a half type rounded once) and its fp32 momentum v from the gradient g.
+    columns = (p, g, v) if v else (p, g)
+    groups, copies = in_memory_order(list(zip(*columns, strict=True)))
+    flat = [list(column) for column in zip(*groups, strict=True)]
+    step = backend("sgd", p[0].device.type).sgd_steps
+    step(*flat[:2], flat[2] if v else [], lr, momentum, dampening, weight_decay, nesterov, first, maximize)
+    write_back(copies, [*p, *v])
 
-    Each a single rounded operation in binary32 (fp64, with fp64 momentum: binary64): g = -g if maximize;
-    g = g + RN(weight_decay * p) if weight_decay; with momentum v = g at the first step, else
+
+def sgd_steps(
+    p: Sequence[Tensor],
+    g: Sequence[Tensor],
+    v: Sequence[Tensor],
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    first: bool,
+    maximize: bool,
+) -> None:
+    """Updates each p (any strides, of one dtype and device) and its fp32 momentum v from its gradient g.
+
+    Each a single rounded operation in binary32 (fp64, with fp64 momentum: binary64), a half p rounded once: g = -g if
+    maximize; g = g + RN(weight_decay * p) if weight_decay; with momentum v = g at the first step, else
     v = RN(momentum * v) + RN((1 - dampening) * g), and g = v, or g + RN(momentum * v) for nesterov;
-    p = p - RN(lr * g). Scalars are computed in binary64 and rounded once.
+    p = p - RN(lr * g). Scalars are computed in binary64 and rounded once. v is empty without momentum.
     """
-    if torch.compiler.is_compiling():
-        _op(p, g, v, lr, momentum, dampening, weight_decay, nesterov, first, maximize)
+    if not p:
         return
-    _run(p, g, v, lr, momentum, dampening, weight_decay, nesterov, first, maximize)
-    # The kernel writes behind torch's back, and autograd and kept digits go by the version.
-    torch.autograd.graph.increment_version(p)
-    if v is not None:
-        torch.autograd.graph.increment_version(v)
+    options = (lr, momentum, dampening, weight_decay, nesterov, first, maximize)
+    if torch.compiler.is_compiling():
+        for i, each in enumerate(p):
+            _op(each, g[i], v[i] if v else None, *options)
+        return
+    _steps(p, g, v, *options)
+    # Autograd and kept digits go by the version, and a kernel writes behind torch's back.
+    torch.autograd.graph.increment_version([*p, *v])

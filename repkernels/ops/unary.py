@@ -73,6 +73,11 @@ def sigmoid(input: Tensor) -> Tensor:
     return elementwise("sigmoid", argument(input))
 
 
+def erf(input: Tensor) -> Tensor:
+    """RN(erf x). Gradient from x: RN(g * RN(e^(-x^2) * 2 / sqrt(pi))), by the formula of SPEC.md."""
+    return elementwise("erf", argument(input))
+
+
 def rsqrt(input: Tensor) -> Tensor:
     """RN(1 / sqrt(x)): an infinity of its sign at a zero, NaN below. Gradient from y: -g y^3 / 2. Autocast: fp32."""
     return elementwise("rsqrt", argument(input, True))

@@ -1,5 +1,6 @@
 """Optimizers with torch.optim's names, arguments and state, and the same bits on every device."""
 
+from repkernels.optim.adam import Adam, AdamW
 from repkernels.optim.sgd import SGD
 
-__all__ = ["SGD"]
+__all__ = ["SGD", "Adam", "AdamW"]

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repkernels.ops.checks import FLOATS
-from repkernels.ops.sgd import sgd_step
+from repkernels.ops.sgd import sgd_steps
+from repkernels.optim.state import check_dtypes, check_gradient, restore_wide, wide
 
 
 class SGD(torch.optim.Optimizer):
@@ -15,7 +15,7 @@ class SGD(torch.optim.Optimizer):
 
     params: fp32, bf16, fp16 or fp64 tensors on the CPU or a GPU. lr: a float, or a tensor of one element (read on the
     host). The momentum buffer is fp32, also of half parameters, which are rounded once per step; fp64 of fp64.
-    foreach, fused: accepted, since there is one result whatever the loop. The rule: `repkernels.ops.sgd.sgd_step`.
+    foreach, fused: accepted, since there is one result whatever the loop. The rule: `repkernels.ops.sgd.sgd_steps`.
 
     Raises ValueError for negative lr, momentum or weight_decay and for nesterov without momentum or with dampening;
     NotImplementedError for differentiable=True and other dtypes; RuntimeError in `step` for sparse gradients.
@@ -62,10 +62,7 @@ class SGD(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group as torch.optim.Optimizer does; NotImplementedError for parameters of another dtype."""
         super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if p.dtype not in FLOATS:
-                self.param_groups.pop()
-                raise NotImplementedError(f"params: dtype {p.dtype} is not supported; use a floating-point dtype")
+        check_dtypes(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -78,14 +75,7 @@ class SGD(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from a state of this class or of torch.optim.SGD."""
         super().load_state_dict(state_dict)
-        # torch casts loaded state to the parameter's dtype, which would round the fp32 momentum of half parameters.
-        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
-        own = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(saved, own, strict=True):
-            momentum = state_dict["state"].get(i, {}).get("momentum_buffer")
-            if momentum is not None:
-                fresh = torch.empty_like(p, dtype=_momentum_dtype(p), requires_grad=False)
-                self.state[p]["momentum_buffer"] = fresh.copy_(momentum)
+        restore_wide(self, state_dict, ("momentum_buffer",))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -95,22 +85,25 @@ class SGD(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
+            alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}
             for p in group["params"]:
                 if p.grad is not None:
-                    self._update(p, p.grad, group)
+                    check_gradient(p.grad, "SGD")
+                    first = self.state[p].get("momentum_buffer") is None if group["momentum"] != 0 else False
+                    alike.setdefault((p.dtype, p.device, first), []).append((p, p.grad))
+            for (_, _, first), members in alike.items():
+                self._update(members, first, group)
         return loss
 
-    def _update(self, p: Tensor, g: Tensor, group: dict[str, Any]) -> None:
-        if g.is_sparse or g.layout != torch.strided:
-            raise RuntimeError("params: a gradient is sparse, which SGD does not support; use a dense one")
-        v, first = None, False
+    def _update(self, members: list[tuple[Tensor, Tensor]], first: bool, group: dict[str, Any]) -> None:
+        p, g = (list(column) for column in zip(*members, strict=True))
+        v = []
         if group["momentum"] != 0:
-            state = self.state[p]
-            v = state.get("momentum_buffer")
-            first = v is None
-            if v is None:
-                v = state["momentum_buffer"] = torch.empty_like(p, dtype=_momentum_dtype(p))
-        sgd_step(
+            for each in p:
+                if first:
+                    self.state[each]["momentum_buffer"] = torch.empty_like(each, dtype=wide(each))
+                v.append(self.state[each]["momentum_buffer"])
+        sgd_steps(
             p,
             g,
             v,
@@ -122,7 +115,3 @@ class SGD(torch.optim.Optimizer):
             first,
             group["maximize"],
         )
-
-
-def _momentum_dtype(p: Tensor) -> torch.dtype:
-    return torch.float64 if p.dtype == torch.float64 else torch.float32

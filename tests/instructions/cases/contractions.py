@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from repkernels.digits import Digits
-from repkernels.kernels import cross_entropy, sgd
+from repkernels.kernels import cross_entropy
 from repkernels.kernels import matmul as mm
 from repkernels.kernels import sum as sums
 from repkernels.kernels.engine import use_engine
@@ -116,20 +116,12 @@ def _cross_entropy(dtype: torch.dtype, rows: int, classes: int, odd: bool = Fals
     cross_entropy.backward(x, target, each, each, each)
 
 
-def _sgd(dtype: torch.dtype, size: int, first: bool, nesterov: bool, odd: bool = False) -> None:
-    p, g = tensor(size, dtype=dtype, odd=odd), tensor(size, dtype=dtype, odd=odd)
-    velocity = tensor(size, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    sgd.sgd_step(p, g, velocity, 0.1, 0.9, 0.1, 0.01, nesterov, first, not first)
-
-
 def _other_cases() -> Iterator[Case]:
     yield Case("quantize, scales alone", _scales_alone)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         kind = str(dtype).removeprefix("torch.")
         yield Case(f"sum {kind}", partial(_sum, dtype, 4096, 256))
-        yield Case(f"sgd {kind}", partial(_sgd, dtype, 4096, False, True))
     yield Case("sum of blocks, odd", partial(_sum, torch.float32, 70001, 3, odd=True))
-    yield Case("sgd first step, odd", partial(_sgd, torch.float16, 4097, True, False, odd=True))
     yield Case("cross_entropy float32", partial(_cross_entropy, torch.float32, 64, 10))
     yield Case("cross_entropy bfloat16", partial(_cross_entropy, torch.bfloat16, 64, 131072))
     yield Case("cross_entropy odd", partial(_cross_entropy, torch.float16, 7, 1001, odd=True))
