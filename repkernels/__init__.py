@@ -8,6 +8,7 @@ from repkernels.ops.arithmetic import (
     addcmul,
     div,
     lerp,
+    pow,
 )
 from repkernels.ops.cumsum import cumsum
 from repkernels.ops.extrema import amax, amin, argmax, argmin, max, maximum, min, minimum
@@ -16,6 +17,7 @@ from repkernels.ops.matmul import matmul
 from repkernels.ops.norm import norm
 from repkernels.ops.sum import mean, sum
 from repkernels.ops.unary import (
+    erf,
     exp,
     exp2,
     expm1,

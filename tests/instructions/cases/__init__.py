@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from tests.instructions.case import Case
-from tests.instructions.cases import contractions, softmax
+from tests.instructions.cases import contractions, softmax, unary
 
-FAMILIES: tuple[ModuleType, ...] = (contractions, softmax)
+FAMILIES: tuple[ModuleType, ...] = (contractions, softmax, unary)
 
 
 def cases(target: str) -> Iterator[Case]:
