@@ -31,19 +31,23 @@ def apply(FUNCTION: tl.constexpr, a, b, c, s, t, OPERANDS: tl.constexpr, SCALARS
     """FUNCTION of as many of a, b, c and of the scalars whose bits are s, t as it takes."""
     if OPERANDS == 1:
         if SCALARS == 0:
-            return FUNCTION(a)
-        if SCALARS == 1:
-            return FUNCTION(a, scalar(s, WIDE))
-        return FUNCTION(a, scalar(s, WIDE), scalar(t, WIDE))
-    if OPERANDS == 2:
+            r = FUNCTION(a)
+        elif SCALARS == 1:
+            r = FUNCTION(a, scalar(s, WIDE))
+        else:
+            r = FUNCTION(a, scalar(s, WIDE), scalar(t, WIDE))
+    elif OPERANDS == 2:
         if SCALARS == 0:
-            return FUNCTION(a, b)
-        if SCALARS == 1:
-            return FUNCTION(a, b, scalar(s, WIDE))
-        return FUNCTION(a, b, scalar(s, WIDE), scalar(t, WIDE))
-    if SCALARS == 0:
-        return FUNCTION(a, b, c)
-    return FUNCTION(a, b, c, scalar(s, WIDE))
+            r = FUNCTION(a, b)
+        elif SCALARS == 1:
+            r = FUNCTION(a, b, scalar(s, WIDE))
+        else:
+            r = FUNCTION(a, b, scalar(s, WIDE), scalar(t, WIDE))
+    elif SCALARS == 0:
+        r = FUNCTION(a, b, c)
+    else:
+        r = FUNCTION(a, b, c, scalar(s, WIDE))
+    return r
 
 
 @triton.jit(do_not_specialize=["s", "t"])
