@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from reference.cases import arithmetic, unary
+from reference.cases import arithmetic, norms, reductions, unary
 
-FAMILIES: tuple[ModuleType, ...] = (arithmetic, unary)
+FAMILIES: tuple[ModuleType, ...] = (arithmetic, norms, reductions, unary)
