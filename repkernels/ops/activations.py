@@ -52,7 +52,7 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    """RN(x * tanh(ln(1 + e^x))). Gradient from x, in fp32, within 8 ulp, near its zero at -1.19 within 4 * 2^-24 * |g|."""
+    """RN(x * tanh(ln(1 + e^x))). Gradient in fp32, within 8 ulp, near its zero at -1.19 within 4 * 2^-24 * |g|."""
     return _activation("mish", input, inplace, wide=False)
 
 

@@ -23,7 +23,7 @@ def promoted(**operands: object) -> list[Tensor]:
         checks.operand(name, x, (*checks.FLOATS, *INTEGERS))
         assert isinstance(x, Tensor)
         tensors.append(x)
-    dtype = functools.reduce(torch.promote_types, [torch.result_type(tensors[0], x) for x in tensors])
+    dtype = _common(tensors)
     if dtype in INTEGERS:
         dtype = torch.float32
     where = next((x.device for x in tensors if x.ndim or x.device.type != "cpu"), tensors[0].device)
@@ -31,6 +31,15 @@ def promoted(**operands: object) -> list[Tensor]:
         if x.device != where and (x.ndim or x.device.type != "cpu"):
             raise RuntimeError(f"{name}: on {x.device} but another operand is on {where}; move one of them")
     return [x.to(device=where, dtype=dtype) for x in tensors]
+
+
+def _common(tensors: list[Tensor]) -> torch.dtype:
+    """torch's dtype for all: 0-d tensors count only where they are of a higher kind than the others."""
+    of_rank = [[x.dtype for x in tensors if (x.ndim > 0) == ranked] for ranked in (True, False)]
+    dtypes = [functools.reduce(torch.promote_types, group) for group in of_rank if group]
+    if len(dtypes) == 1 or dtypes[0] == dtypes[1]:
+        return dtypes[0]
+    return torch.result_type(*(torch.empty((1,) * (1 - k), dtype=d, device="meta") for k, d in enumerate(dtypes)))
 
 
 def _scalar(name: str, x: object) -> float:
