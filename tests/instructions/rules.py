@@ -39,7 +39,7 @@ PTX = {
     "floating-point atomic": rf"\b(?:atom|red)\.\S*\.{FLOAT}",
 }
 AMD = {
-    "approximate": r"\bv_(?:exp|log|sin|cos|rsq)_(?:legacy_)?f\w+",
+    "approximate": r"\bv_(?:exp|log|sin|cos)_(?:legacy_)?f\w+|\bv_rsq_(?:legacy_)?f(?!32)\w+",
     "flushes subnormals": r"\bv_(?:mad|mac|mul_legacy|fma_legacy)_(?:legacy_)?f\w+|float_denorm_mode_\w+ [012]\b",
     "TF32": r"\bv_mfma_\S*xf32",
     "floating-point atomic": rf"\b(?:global|flat|buffer|ds)_(?:atomic_)?(?:pk_)?(?:add|min|max)_(?:rtn_)?{FLOAT}",
@@ -162,8 +162,8 @@ def _in_amd_sequences(c: Compiled, code: str) -> list[str]:
     explained = count["v_div_fixup"] * divided + len(re.findall(r"0x4f7ffff[ec]|0x5f7ffffc", code))
     if count["v_rcp"] > explained:
         found.append(f"amdgcn: approximate: {count['v_rcp']} v_rcp, {explained} of them in divisions")
-    if count["v_sqrt"] and not rooted:
-        found.append("amdgcn: approximate: v_sqrt")
+    # A root that keeps subnormals begins with v_rsq_f32, and corrects it.
+    found += [f"amdgcn: approximate: {i}" for i in ("v_sqrt", "v_rsq") if count[i] and not rooted]
     fused = sum(n for i, n in count.items() if re.fullmatch(r"v_(?:pk_)?fm(?:a|ac|amk|aak)", i))
     fused += len(re.findall(r"^\s*v_(?:fma|mad)_mix(?!.*(?: 1\.0,|neg\(0\)))", code, re.M))
     if fused and not (_fused(c) or rooted or divided):
