@@ -9,7 +9,7 @@ from rich.progress import track
 
 from repkernels.devices import named_device, writable
 
-from . import isolated, machine, matmul, report  # noqa: F401  (a benchmark's module registers it)
+from . import benchmarks, isolated, machine, report  # noqa: F401  (benchmarks registers them)
 from .measure import ROUNDS
 from .registry import REGISTRY
 
