@@ -5,6 +5,7 @@ import math
 import mpmath
 import numpy as np
 
+from reference import unary
 from reference.rounding import INFINITY, magnitude, rounded
 
 NAN, ONE = 0x7FC00000, 0x3F800000
@@ -55,3 +56,11 @@ def _exact(x: float, y: float) -> tuple[int, int] | None:
     if m == 1:
         return 1, max(-10000, min(10000, e * n))
     return (m**n, e * n) if 0 < n and n * (m.bit_length() - 1) <= 26 else None
+
+
+def gradients(g: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of x and of y, in fp32, before any SUM: SPEC.md, "Elementwise operations"."""
+    one, zero = np.float32(1), np.float32(0)
+    of_x = g * (y * forward(x, y - one))
+    of_y = g * (forward(x, y) * unary.forward("log", x))
+    return np.where(y == 0, zero, of_x), np.where((x == 0) & (y >= 0), zero, of_y)

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from reference import derivatives, formats, inputs, unary
+from reference import derivatives, formats, inputs, power, unary
 
 Case = dict[str, Any]
 
 ROUNDED = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "rsqrt", "reciprocal", "sqrt",
-    "silu", "mish", "selu", "softplus",
+    "silu", "mish", "selu", "softplus", "erf", "gelu", "gelu_tanh",
 )  # fmt: skip
 
 
@@ -22,6 +22,12 @@ def cases() -> Iterator[Case]:
             yield _case(function, "float32", kind, size)
         for dtype in ("bfloat16", "float16"):
             yield _case(function, dtype, "patterns", 200)
+    for kind, size in (("ordinary", 160), ("spread", 160), ("nonfinite", 400), ("zeros", 60), ("patterns", 8200)):
+        yield {"op": "pow", "dtype": "float32", "kind": kind, "shapes": [[size], [size]]}
+    for dtype in ("bfloat16", "float16"):
+        yield {"op": "pow", "dtype": dtype, "kind": "ordinary", "shapes": [[200], [200]]}
+    for options in ({"exponent": 2.0}, {"exponent": 0.5}, {"exponent": -3.0}, {"exponent": 2.4}, {"input": 2.0}):
+        yield {"op": "pow", "dtype": "float32", "kind": "spread", "shapes": [[100]], "options": options}
 
 
 def _case(function: str, dtype: str, kind: str, size: int) -> Case:
@@ -35,4 +41,19 @@ def _unary(case: Case, x: list[np.ndarray]) -> dict[str, np.ndarray]:
     return {"out": out, "grad": derivatives.gradient(name, dtype, g, x[0], out)}
 
 
-COMPUTE = {"unary": _unary}
+def _pow(case: Case, x: list[np.ndarray]) -> dict[str, np.ndarray]:
+    dtype, options = case["dtype"], case.get("options", {})
+    g = inputs.operand("ordinary", dtype, x[0].shape, case["seed"], 3)
+    base = np.asarray(options["input"], np.float32) if "input" in options else x[0]
+    exponent = np.asarray(options["exponent"], np.float32) if "exponent" in options else x[-1]
+    with np.errstate(all="ignore"):
+        found = {"out": power.forward(base, exponent)}
+        of_base, of_exponent = power.gradients(g, base, exponent)
+    if "input" not in options:
+        found["grad_0"] = of_base
+    if "exponent" not in options:
+        found["grad_1"] = of_exponent
+    return {name: formats.rounded(v, dtype) for name, v in found.items()}
+
+
+COMPUTE = {"unary": _unary, "pow": _pow}
