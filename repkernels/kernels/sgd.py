@@ -31,14 +31,10 @@ def sgd_kernel(
     whole = n // SIZE * SIZE
     for at in range(0, whole, SIZE):
         i = at + tl.arange(0, SIZE)
-        update(
-            p, g, v, i, None, lr, momentum, share, decay, WIDE, MOVING, DECAYING, NESTEROV, FIRST, MAXIMIZE, ALIGNED
-        )
+        update(p, g, v, i, None, lr, momentum, share, decay, WIDE, MOVING, DECAYING, NESTEROV, FIRST, MAXIMIZE, ALIGNED)
     for at in range(whole, n, REST):
         i = at + tl.arange(0, REST)
-        update(
-            p, g, v, i, i < n, lr, momentum, share, decay, WIDE, MOVING, DECAYING, NESTEROV, FIRST, MAXIMIZE, False
-        )
+        update(p, g, v, i, i < n, lr, momentum, share, decay, WIDE, MOVING, DECAYING, NESTEROV, FIRST, MAXIMIZE, False)
 
 
 @triton.jit
