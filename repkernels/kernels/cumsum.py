@@ -1,7 +1,7 @@
 """Cumulative sums on a GPU (SPEC.md, "cumsum"): a scan of every block of 1024, then what came before it.
 
 Every element carries its prefix and the total of its group; to join two groups, the right one adds the left one's
-total. A neighbour's total comes by exclusive or over pairs, which is exact and has no order.
+total. A neighbour's total is what integers of the bits, whose sum has no order, leave of the pair's sum.
 """
 
 import torch
@@ -28,7 +28,7 @@ def scan(v, ROWS: tl.constexpr, COLS: tl.constexpr, WIDE: tl.constexpr):
         SHAPE: tl.constexpr = (ROWS >> (i + 1), 2, 1 << i, COLS)
         v, total = tl.reshape(v, SHAPE), tl.reshape(total, SHAPE)
         bits = total.to(INTEGER, bitcast=True)
-        other = (tl.xor_sum(bits, 1, keep_dims=True) ^ bits).to(WIDE, bitcast=True)
+        other = (tl.sum(bits, 1, keep_dims=True) - bits).to(WIDE, bitcast=True)
         v = tl.reshape(tl.where(right, other + v, v), (ROWS, COLS))
         total = tl.reshape(other + total, (ROWS, COLS))
     return v, total
