@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from reference.cases import arithmetic, norms, reductions, unary
+from reference.cases import arithmetic, losses, norms, reductions, unary
 
-FAMILIES: tuple[ModuleType, ...] = (arithmetic, norms, reductions, unary)
+FAMILIES: tuple[ModuleType, ...] = (arithmetic, losses, norms, reductions, unary)

@@ -24,7 +24,10 @@ def forward(
     out_dtype: dtype,
     centred: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """x (R, C) -> y (R, C) in `out_dtype`, x + residual in x's dtype, mean (R,) and r (R,) in the computing format."""
+    """x (R, C) -> y (R, C) in `out_dtype`, x + residual in x's dtype, mean (R,) and r (R,) in the computing format.
+
+    mean is empty unless `centred`.
+    """
     wide, total = widen(x), None
     if residual is not None:
         added = np.empty_like(wide)
@@ -35,7 +38,7 @@ def forward(
     mean, inverse = np.empty(len(wide), wide.dtype), np.empty(len(wide), wide.dtype)
     affine = (optional(weight, wide.dtype), optional(bias, wide.dtype))
     spread(_forward, len(wide), wide.size, wide, *affine, wide.dtype.type(eps), centred, y, mean, inverse)
-    return narrow(y, out_dtype), total, from_numpy(mean), from_numpy(inverse)
+    return narrow(y, out_dtype), total, from_numpy(mean if centred else mean[:0].copy()), from_numpy(inverse)
 
 
 def backward(
@@ -48,12 +51,14 @@ def backward(
     parameters: bool,
     centred: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients: of x (R, C) in its dtype, of weight and bias (C,) in the computing format, empty unless `parameters`.
+    """Gradients: of x (R, C) in its dtype, of weight and bias (C,) in the computing format, empty unless `parameters`,
+    and the latter unless `centred`.
 
     mean and inverse come from `forward`. extra: a gradient of x + residual, added to the first after its rounding.
     """
     wide, upstream = widen(x), widen(grad)
-    statistics = (mean.numpy(), inverse.numpy())
+    r = inverse.numpy()
+    statistics = (mean.numpy() if centred else np.zeros_like(r), r)
     dx = np.empty_like(wide)
     w = optional(weight, wide.dtype)
     spread(_backward, len(wide), wide.size, upstream, wide, *statistics, w, centred, dx)
@@ -63,13 +68,14 @@ def backward(
         spread(_add, first.size, first.size, first.reshape(-1), widen(extra).reshape(-1), dx.reshape(-1))
         result = narrow(dx, x.dtype)
     if not parameters:
-        return result, mean.new_empty(0), mean.new_empty(0)
+        return result, inverse.new_empty(0), inverse.new_empty(0)
     rows, columns = wide.shape
     blocks = blocks_of(rows)
     sums = np.empty((2, blocks, columns), wide.dtype)
     pieces = blocks * -(-columns // WIDTH)
     spread(_parameters, pieces, 2 * wide.size, upstream, wide, *statistics, sums)
-    return result, *(sum_rows(from_numpy(s)) for s in sums)
+    dw, db = (sum_rows(from_numpy(s)) for s in sums)
+    return result, dw, db if centred else db.new_empty(0)
 
 
 def optional(v: Tensor | None, wide: np.dtype) -> np.ndarray:

@@ -34,7 +34,8 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         return y, mean, inverse
 
     def fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> _Three:
-        mean, inverse = (x.new_empty((x.shape[0],), dtype=affine.wide(x.dtype)) for _ in range(2))
+        rows, wide = x.shape[0], affine.wide(x.dtype)
+        mean, inverse = (x.new_empty((n,), dtype=wide) for n in (rows if centred else 0, rows))
         return x.new_empty(x.shape, dtype=dtype), mean, inverse
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Three) -> None:
@@ -111,7 +112,7 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         parameters: bool,
     ) -> _Three:  # fmt: skip
         columns = x.shape[1] if parameters else 0
-        dw, db = (mean.new_empty((columns,)) for _ in range(2))
+        dw, db = (inverse.new_empty((n,)) for n in (columns, columns if centred else 0))
         return x.new_empty(x.shape), dw, db
 
     def setup_gradient(ctx: Any, inputs: tuple[Any, ...], output: _Three) -> None:
@@ -172,7 +173,7 @@ def _composed(
         dx = dx + extra
     if not parameters:
         return dx, v.new_empty(0), v.new_empty(0)
-    return dx, sum_rows(g * xhat), sum_rows(g)
+    return dx, sum_rows(g * xhat), sum_rows(g) if centred else v.new_empty(0)
 
 
 def check_rows(
