@@ -2,8 +2,9 @@
 
 On a GPU each correctly rounded function takes all 2^32 inputs: its result must have the bits of RN32(f(x)), found in
 double-double arithmetic by other methods, and by mpmath where that cannot decide. On a CPU, samples (`--inputs`, or all
-with `--all`: hours). `pow` is sampled everywhere. `half` takes all inputs of the half types' own sequences. `exp_f32`
-and `ln_f32` are proven on the CPU over all inputs, in a few minutes, when they are named.
+with `--all`: hours). `pow` is sampled everywhere. `half` takes all inputs of the half types' own sequences, `sincospi`
+those that normal random numbers have. `exp_f32` and `ln_f32` are proven on the CPU over all inputs, in a few minutes,
+when they are named.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
+OTHERS = ("pow", "half", "sincospi")
 PUBLISHED = ("exp_f32", "ln_f32")
 SAMPLED = 1 << 18
 
@@ -51,6 +53,10 @@ def proven(name: str, device: str, inputs: int) -> dict[str, Any]:
         from .proofs import half
 
         return half.prove(where)
+    if name == "sincospi":
+        from .proofs import turns
+
+        return turns.prove(where, inputs)
     from .proofs import compare
 
     return compare.prove(name, where, inputs)
@@ -69,11 +75,10 @@ def main() -> int:
     from .proofs import hard_cases
     from .proofs.functions import TRUTHS
 
-    names = options.names or [*TRUTHS, "pow", "half"]
-    if unknown := set(names) - {*TRUTHS, "pow", "half", *PUBLISHED}:
+    names = options.names or [*TRUTHS, *OTHERS]
+    if unknown := set(names) - {*TRUTHS, *OTHERS, *PUBLISHED}:
         raise SystemExit(
-            f"NAME: unknown {', '.join(sorted(unknown))}; there are {', '.join(TRUTHS)}, pow, half, "
-            f"{', '.join(PUBLISHED)}"
+            f"NAME: unknown {', '.join(sorted(unknown))}; there are {', '.join((*TRUTHS, *OTHERS, *PUBLISHED))}"
         )
     inputs = 1 << 32 if options.all or device == "cuda" and not options.inputs else options.inputs or SAMPLED
     processes = options.processes or (8 if device == "cuda" else os.cpu_count() or 1)

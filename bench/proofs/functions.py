@@ -15,3 +15,6 @@ TRUTHS: dict[str, Any] = {
     )
     for name in names
 }
+
+# On part of the fp32 numbers.
+PARTIAL: dict[str, Any] = {"sinpi": trigonometric.sinpi, "cospi": trigonometric.cospi}

@@ -15,8 +15,10 @@ from torch import Tensor
 from repkernels.cpu import rounded as on_cpu
 from repkernels.cpu import unary
 from repkernels.cpu.fpu import keep_subnormals, restore
+from repkernels.cpu.rounded import trigonometric
 from repkernels.kernels import rounded as on_gpu
 from repkernels.kernels.launch import launch
+from repkernels.kernels.rounded.trigonometric import sincospi
 from repkernels.kernels.unary import elu
 
 from .measure import number
@@ -27,6 +29,18 @@ SIZE = 1024
 @triton.jit
 def elu_of_one(x):
     return elu(x, tl.full([], 1.0, tl.float32))
+
+
+@triton.jit
+def sinpi(x):
+    sine, cosine = sincospi(x)
+    return sine
+
+
+@triton.jit
+def cospi(x):
+    sine, cosine = sincospi(x)
+    return cosine
 
 
 @triton.jit
@@ -57,7 +71,7 @@ def by_triton(name: str, bits: range | Tensor, device: torch.device) -> Tensor:
     listed = isinstance(bits, Tensor)
     out = torch.empty(len(bits), dtype=torch.int32, device=device)
     patterns = bits.to(device) if isinstance(bits, Tensor) else torch.empty(1, dtype=torch.int64, device=device)
-    function = elu_of_one if name == "elu" else find(on_gpu, name)
+    function = BUILT_ON_GPU[name] if name in BUILT_ON_GPU else find(on_gpu, name)
     first = 0 if isinstance(bits, Tensor) else bits.start
     grid = (triton.cdiv(len(bits), SIZE),)
     launch(apply_kernel, grid, first, patterns, out, len(bits), FUNCTION=function, LISTED=listed, SIZE=SIZE)
@@ -98,14 +112,21 @@ def find(package: ModuleType, name: str) -> Any:
     raise LookupError(f"{package.__name__} has no {name}")
 
 
+# What is no function of one number in the library.
+_elu, _sincospi, _one = unary.elu, trigonometric.sincospi, np.float32(1)
+BUILT_ON_GPU: dict[str, Any] = {"elu": elu_of_one, "sinpi": sinpi, "cospi": cospi}
+BUILT_ON_CPU: dict[str, Any] = {
+    "elu": lambda x: _elu(x, _one),
+    "sinpi": lambda x: _sincospi(x)[0],
+    "cospi": lambda x: _sincospi(x)[1],
+}
 _loops: dict[str, Any] = {}
 
 
 def _loop(name: str) -> Any:
     """A compiled loop over the CPU's function."""
     if name not in _loops:
-        elu_of, alpha = unary.elu, np.float32(1)
-        one = njit(lambda x: elu_of(x, alpha)) if name == "elu" else find(on_cpu, name)
+        one = njit(BUILT_ON_CPU[name]) if name in BUILT_ON_CPU else find(on_cpu, name)
 
         @njit
         def loop(x, out):

@@ -13,7 +13,7 @@ from repkernels.kernels.launch import launch
 
 from . import tables
 from .double_double import quick_two_sum
-from .functions import TRUTHS
+from .functions import PARTIAL, TRUTHS
 
 # Elements of a program: on a GPU few, since each keeps a dozen binary64 numbers in registers; in the interpreter many.
 SIZE = {"cuda": 256, "cpu": 1 << 15}
@@ -97,7 +97,7 @@ def measure(name: str, bits: range | Tensor, device: torch.device) -> tuple[Tens
         tables.table(device),
         tables.words(device),
         count,
-        TRUTH=TRUTHS[name],
+        TRUTH=TRUTHS[name] if name in TRUTHS else PARTIAL[name],
         LISTED=listed,
         SIZE=size,
     )

@@ -4,8 +4,8 @@ import mpmath
 import triton
 import triton.language as tl
 
-from .double_double import add_one, constant, polynomial, quick_two_sum, times
-from .exponential import bounded
+from .double_double import add_one, constant, polynomial, quick_two_sum, times, times_one
+from .exponential import bounded, nearest_integer
 from .tables import CIRCLE_START, CIRCLE_TERMS, LEADING_ZEROS, split
 
 MASK = tl.constexpr(0xFFFFFFFF)
@@ -56,11 +56,8 @@ def quarter_turns(size, words):
 
 
 @triton.jit
-def circle(size, table, words, TURN: tl.constexpr):
-    """sin(size + TURN * pi/2), 0 <= size."""
-    large = size >= 0.5
-    q, h, l = quarter_turns(tl.where(large, size, 1.0), words)
-    q, h, l = tl.where(large, q, 0) + TURN, tl.where(large, h, size), tl.where(large, l, 0.0)
+def turned(q, h, l, table):
+    """sin(q * pi/2 + h + l), |h| <= pi/4."""
     zh, zl = times(h, l, h, l)
     cosine = (q & 1) == 1
     sh, sl = polynomial(zh, zl, table + 2 * (CIRCLE_START + tl.where(cosine, CIRCLE_TERMS, 0)), CIRCLE_TERMS)
@@ -68,6 +65,24 @@ def circle(size, table, words, TURN: tl.constexpr):
     h, l = tl.where(cosine, sh, oh), tl.where(cosine, sl, ol)
     sign = tl.where((q & 2) == 0, 1.0, -1.0)
     return quick_two_sum(h * sign, l * sign)
+
+
+@triton.jit
+def circle(size, table, words, TURN: tl.constexpr):
+    """sin(size + TURN * pi/2), 0 <= size."""
+    large = size >= 0.5
+    q, h, l = quarter_turns(tl.where(large, size, 1.0), words)
+    return turned(tl.where(large, q, 0) + TURN, tl.where(large, h, size), tl.where(large, l, 0.0), table)
+
+
+@triton.jit
+def half_circles(x, table, TURN: tl.constexpr):
+    """sin(pi * x + TURN * pi/2), 0 <= x < 2; zeros are +0."""
+    q = nearest_integer(x * 2.0)
+    f = x - q * 0.5
+    h, l = times_one(f * 0.0 + constant(HALF_PI_HIGH), f * 0.0 + constant(HALF_PI_LOW), f * 2.0)
+    h, l = turned(q.to(tl.int64) + TURN, h, l, table)
+    return bounded(tl.where(h == 0.0, 0.0, h), l)
 
 
 @triton.jit
@@ -83,3 +98,13 @@ def cos(x, table, words):
     inside = tl.abs(x) < float("inf")
     h, l = circle(tl.where(inside, tl.abs(x), 1.0), table, words, 1)
     return bounded(tl.where(inside, h, float("nan")), l)
+
+
+@triton.jit
+def sinpi(x, table, words):
+    return half_circles(x, table, 0)
+
+
+@triton.jit
+def cospi(x, table, words):
+    return half_circles(x, table, 1)
