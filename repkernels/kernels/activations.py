@@ -8,8 +8,10 @@ import triton.language as tl
 def divide(x, y):
     """RN(x / y) of fp32 or fp64, either of them a block."""
     if x.dtype == tl.float64:
-        return x / y
-    return tl.div_rn(x, y)
+        q = x / y
+    else:
+        q = tl.div_rn(x, y)
+    return q
 
 
 @triton.jit

@@ -6,10 +6,11 @@ from functools import partial
 
 import torch
 
-from repkernels.kernels import activations, arithmetic, elementwise
+from repkernels.kernels import elementwise
 from tests.instructions.case import Case, tensor
 
 FEW = ("exp", "gelu", "tanh_gradient", "gelu_gradient", "div_floor", "lerp", "softplus")
+WIDE = ("div", "div_floor", "div_trunc", "lerp", "addcdiv", "hardswish", "softsign_gradient")
 SCALARS = ("s", "t", "low", "high", "slope", "limit", "value", "beta", "alpha")
 
 
@@ -25,7 +26,6 @@ def _launch(name: str, dtype: torch.dtype, odd: bool = False, strided: bool = Fa
 
 def cases(target: str) -> Iterator[Case]:
     """Without gaps and with strides, aligned and not, fp32, half types and fp64."""
-    wide = activations.FUNCTIONS | arithmetic.FUNCTIONS
     for name in elementwise.FUNCTIONS if target == "sm_90" else FEW:
         yield Case(f"elementwise {name}", partial(_launch, name, torch.float32))
     for name, dtype in elementwise.unary.HALF:
@@ -35,6 +35,5 @@ def cases(target: str) -> Iterator[Case]:
     yield Case("elementwise strided", partial(_launch, "div", torch.bfloat16, strided=True))
     if target == "sm_90":
         yield Case("elementwise strided, odd", partial(_launch, "lerp", torch.float32, odd=True, strided=True))
-        for name in wide:
-            if not name.startswith("pow"):
-                yield Case(f"elementwise {name} float64", partial(_launch, name, torch.float64))
+        for name in WIDE:
+            yield Case(f"elementwise {name} float64", partial(_launch, name, torch.float64))
