@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.proofs import compare, library
+from bench.proofs import compare, library, power, turns
 from bench.proofs.compare import measuring_error, prove, sample
 from bench.proofs.functions import TRUTHS
 from bench.proofs.measure import measure
@@ -106,3 +106,24 @@ def test_more_undecided_inputs_than_mpmath_can_settle():
     found, count = compare.Findings("exp"), compare.MOST_UNDECIDED + 1
     with pytest.raises(RuntimeError, match="too near a midpoint"):
         found.add(range(count), torch.zeros(count, dtype=torch.int32), torch.zeros(count), torch.zeros(count))
+
+
+def test_turns():
+    assert turns.prove(DEVICE, 1 << 12)["holds"]
+
+
+def test_turns_that_are_off_by_a_quarter_are_found(monkeypatch):
+    monkeypatch.setattr(turns, "results", lambda name, bits, device: measure("cospi", bits, device)[0])
+    found = turns.prove(DEVICE, 64)
+    assert found["sinpi"]["wrong"] > 50
+    assert found["cospi"]["wrong"] == 0
+
+
+def test_powers(monkeypatch):
+    monkeypatch.setattr(power, "KEPT", 12)
+    monkeypatch.setattr(power, "DRAWN", 1 << 12)
+    found = power.prove(DEVICE)
+    assert found["holds"]
+    assert found["inputs"] > 1000
+    monkeypatch.setattr(power, "pairs", lambda name, x, y, device: np.nextafter(library.pairs(name, x, y, device), 0))
+    assert power.prove(DEVICE)["wrong"] > 500

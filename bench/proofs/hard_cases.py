@@ -5,7 +5,7 @@ every backend; the proofs on a CPU add them to their samples, and those on a GPU
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from reference import unary
@@ -18,7 +18,7 @@ def known() -> dict[str, dict[str, str]]:
     return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
-def add(found: dict[str, Iterable[str]]) -> None:
+def add(found: Mapping[str, Iterable[str]]) -> None:
     """Adds inputs of each function, as hexadecimal bits."""
     cases = known()
     for name, inputs in found.items():
