@@ -23,8 +23,8 @@ def cases() -> Iterator[Case]:
     for dtype in HALF_AND_SINGLE:
         for op in ("softmax", "log_softmax"):
             for kind, rows, columns in (
-                ("logits", 17, 10), ("logits", 3, 1), ("ordinary", 1, 300), ("logits", 1, 1025), ("spread", 7, 13),
-                ("nonfinite", 20, 20), ("zeros", 9, 7), ("huge", 9, 7), ("subnormal", 9, 7),
+                ("logits", 17, 10), ("logits", 3, 1), ("logits", 1, 1025), ("spread", 7, 13),
+                ("nonfinite", 14, 14), ("zeros", 9, 7), ("huge", 9, 7), ("subnormal", 9, 7),
             ):  # fmt: skip
                 yield {"op": op, "dtype": dtype, "kind": kind, "shapes": [[rows, columns]]}
     for op in ("softmax", "log_softmax"):
@@ -35,7 +35,7 @@ def cases() -> Iterator[Case]:
             {"probabilities": True, "weight": True, "smoothing": 0.2}, {"ignore_index": 3},
         ):  # fmt: skip
             for reduction, kind, shape in (
-                ("mean", "logits", [9, 10]), ("none", "logits", [2, 41]), ("none", "nonfinite", [14, 14]),
+                ("mean", "logits", [7, 10]), ("none", "logits", [2, 33]), ("none", "nonfinite", [9, 11]),
             ):  # fmt: skip
                 case = {"op": "cross_entropy_options", "dtype": dtype, "kind": kind, "shapes": [shape]}
                 yield {**case, "reduction": reduction, "options": options}
@@ -44,11 +44,11 @@ def cases() -> Iterator[Case]:
         yield {**case, "reduction": "sum", "options": options}
         for options in ({}, {"weight": True, "ignore_index": 2}):
             for reduction in ("none", "sum", "mean"):
-                case = {"op": "nll_loss", "dtype": dtype, "kind": "logits", "shapes": [[41, 5]]}
+                case = {"op": "nll_loss", "dtype": dtype, "kind": "logits", "shapes": [[23, 5]]}
                 yield {**case, "reduction": reduction, "options": options}
         for loss in losses.FORMULAS:
             for reduction, kind, shape in (
-                ("none", "logits", [13, 7]), ("mean", "ordinary", [3, 11]), ("none", "zeros", [3, 9]),
+                ("none", "logits", [7, 7]), ("mean", "ordinary", [3, 11]), ("none", "zeros", [3, 9]),
                 ("none", "spread", [3, 7]),
             ):  # fmt: skip
                 case = {"op": "losses", "dtype": dtype, "kind": kind, "shapes": [shape, shape]}
@@ -58,7 +58,7 @@ def cases() -> Iterator[Case]:
                 yield {**case, "options": {"loss": loss, "weight": True, "pos_weight": loss == "bce_with_logits"}}
     for dtype in ("float32", "float64"):
         for loss, kind in (("mse", "nonfinite"), ("l1", "nonfinite"), ("smooth_l1", "tiny"), ("huber", "huge")):
-            case = {"op": "losses", "dtype": dtype, "kind": kind, "shapes": [[23, 5], [23, 5]], "reduction": "none"}
+            case = {"op": "losses", "dtype": dtype, "kind": kind, "shapes": [[16, 5], [16, 5]], "reduction": "none"}
             yield {**case, "options": {"loss": loss}}
     case = {"op": "losses", "dtype": "float32", "kind": "ordinary", "shapes": [[70001], [70001]], "reduction": "mean"}
     yield {**case, "options": {"loss": "mse", "loss_only": True}}
