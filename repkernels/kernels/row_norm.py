@@ -131,9 +131,8 @@ def norm_backward_kernel(
                     if KEEP:
                         u, v = upstream[c], values[c]
                     else:
-                        # Another policy than above, or the compiler would keep what was loaded there.
-                        u = load(g + i * stride_gn + j.to(tl.int64) * stride_gc, present, FULL, "evict_first")
-                        v = load(x + i * stride_xn + j.to(tl.int64) * stride_xc, present, FULL, "evict_first")
+                        u = load_again(g + i * stride_gn + j.to(tl.int64) * stride_gc, present, FULL)
+                        v = load_again(x + i * stride_xn + j.to(tl.int64) * stride_xc, present, FULL)
                     u = u.to(WIDE)
                     gw = u
                     if WEIGHT:
@@ -161,12 +160,18 @@ def norm_backward_kernel(
 
 
 @triton.jit
-def load(at, present, FULL: tl.constexpr, POLICY: tl.constexpr = ""):
+def load(at, present, FULL: tl.constexpr):
     """What lies at `at`; 0 where nothing is present, which is nowhere if FULL."""
+    return tl.load(at) if FULL else tl.load(at, mask=present, other=0.0)
+
+
+@triton.jit
+def load_again(at, present, FULL: tl.constexpr):
+    """`load` by another policy: by the same, the compiler would keep what was loaded first."""
     if FULL:
-        v = tl.load(at, eviction_policy=POLICY)
+        v = tl.load(at, eviction_policy="evict_first")
     else:
-        v = tl.load(at, mask=present, other=0.0, eviction_policy=POLICY)
+        v = tl.load(at, mask=present, other=0.0, eviction_policy="evict_first")
     return v
 
 
