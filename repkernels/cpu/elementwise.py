@@ -84,7 +84,7 @@ def _template(start, stop, a, b, c, scalars, out):
     state = keep_subnormals()
     s, t = scalars[0], scalars[1]
     for i in range(start, stop):
-        out[i] = call(a[i], b[i], c[i], s, t)  # type: ignore[name-defined]  # noqa: F821
+        out[i] = call(a[i], b[i], c[i], s, t)  # noqa: F821
     restore(state)
 
 

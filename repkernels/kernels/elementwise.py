@@ -100,7 +100,7 @@ def elementwise(name: str, operands: Sequence[Tensor], scalars: Sequence[float],
     if len(sizes) > AXES:
         operands = [torch.empty_like(out, dtype=x.dtype).copy_(x) for x in operands]
         sizes, strides = _joined(out, operands)
-    three = (*operands, *operands[:1] * 2)[:3]
+    three = [*operands, operands[0], operands[0]][:3]
     wide = tl.float64 if out.dtype == torch.float64 else tl.float32
     bits = struct.unpack("<2q", struct.pack("<2d", *(*scalars, 0.0, 0.0)[:2]))
     function = _function(name, out.dtype)
@@ -123,7 +123,7 @@ def elementwise(name: str, operands: Sequence[Tensor], scalars: Sequence[float],
 def _joined(out: Tensor, operands: Sequence[Tensor]) -> tuple[list[int], list[list[int]]]:
     """The axes of `out` from the outermost in memory, neighbours joined where every operand allows: sizes, strides."""
     wide = [x.expand(out.shape).stride() for x in operands]
-    axes = sorted((d for d in range(out.ndim) if out.shape[d] != 1), key=lambda d: -out.stride(d))
+    axes = sorted((d for d in range(out.ndim) if out.shape[d] != 1), key=lambda d: -out.stride()[d])
     sizes: list[int] = []
     strides: list[list[int]] = [[] for _ in operands]
     for d in axes:

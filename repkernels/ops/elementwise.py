@@ -87,7 +87,7 @@ _elementwise = operation("elementwise", _run, _fake, _setup_context, _backward, 
 
 
 def elementwise(
-    name: str, a: Tensor, b: Tensor | None = None, c: Tensor | None = None, s: float = 0.0, t: float = 0.0
+    name: str, a: Tensor, b: Tensor | None = None, c: Tensor | None = None, *, s: float = 0.0, t: float = 0.0
 ) -> Tensor:
     """The function `name` of one to three tensors of one dtype, broadcast, and of the scalars that it takes.
 
