@@ -19,6 +19,9 @@ from repkernels.kernels.norm_apply import ROW, TYPES, add_rows, apply, gradient
 from repkernels.kernels.norm_sums import column_statistics, halved, pair_sums
 from repkernels.kernels.rows import MOST_CHUNKS, chunks_of, total_of, where_present, width_of
 
+# The sums of g * xhat and of g of longer rows leave a thread no registers for the row.
+MOST_CHUNKS_WITH_SUMS = 4
+
 
 @triton.jit
 def norm_kernel(
@@ -264,7 +267,10 @@ def backward(
     chunks, width = chunks_of(columns), width_of(columns)
     if chunks > MOST_CHUNKS:
         return _backward_long(grad, x, mean if centred else None, inverse, w, extra, parameters, dx)
-    many, warps, parts, keep = backward_configuration(rows, columns, x.element_size(), parameters)
+    if parameters and chunks > (MOST_CHUNKS_WITH_SUMS if centred else MOST_CHUNKS):
+        dx = backward(grad, x, mean, inverse, w, extra, False, centred)[0]
+        return dx, *pair_sums(grad[None, :, None], x[None, :, None], mean, inverse, None, 0)
+    many, warps, parts, keep = backward_configuration(columns, parameters, centred)
     lanes = min(LANES.value, triton.next_power_of_2(rows)) if parameters else BLOCK.value
     many, parts = min(many, lanes), parts if lanes == LANES.value else 1
     blocks, group = triton.cdiv(rows, BLOCK.value), lanes // parts
@@ -318,12 +324,13 @@ def _or(x: Tensor, *tensors: Tensor | None) -> list[Tensor]:
 def configuration(columns: int, itemsize: int) -> tuple[int, int]:
     """Rows of a program of `forward`, and its warps; no bit depends on them."""
     chunks, width = chunks_of(columns), width_of(columns)
-    return max(1, 1024 // width), 1 if chunks == 1 else min(8, max(2, chunks // 2))
+    return max(1, 1024 // width), 1 if chunks == 1 else 2 if chunks <= 4 else 8
 
 
-def backward_configuration(rows: int, columns: int, itemsize: int, parameters: bool) -> tuple[int, int, int, bool]:
+def backward_configuration(columns: int, parameters: bool, centred: bool) -> tuple[int, int, int, bool]:
     """Rows of a program of `backward` side by side, its warps, the lanes of one row that it halves (1, 2 or 4), and
     whether a row stays in registers. No bit depends on them.
     """
     chunks, width = chunks_of(columns), width_of(columns)
-    return max(1, 1024 // width), 1 if chunks == 1 else min(16, max(4, chunks)), 2 if chunks > 8 else 1, chunks == 1
+    keep = chunks == 1 or not (parameters and centred)
+    return max(1, 1024 // width), 1 if chunks == 1 else 2 if chunks == 2 else 4 if chunks <= 4 else 8, 1, keep
