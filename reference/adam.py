@@ -19,7 +19,7 @@ class State(NamedTuple):
 
 def start(p: np.ndarray, dtype: str) -> State:
     """No step yet."""
-    zero = np.zeros(np.shape(p), formats.compute_type(dtype))
+    zero: np.ndarray = np.zeros(np.shape(p), formats.compute_type(dtype))
     return State(0, zero, zero, zero)
 
 

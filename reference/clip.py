@@ -8,18 +8,18 @@ from reference import formats
 from reference.sum import tree
 
 
-def norm(x: np.ndarray, dtype: str, norm_type: float) -> np.floating:
+def norm(x: np.ndarray, dtype: str, norm_type: float) -> np.ndarray:
     """The norm of one gradient."""
     flat: np.ndarray = np.asarray(x, formats.compute_type(dtype)).reshape(-1)
     with np.errstate(all="ignore"):
         if math.isinf(norm_type):
-            return np.max(np.abs(flat)) if flat.size else flat.dtype.type(0)
+            return np.max(np.abs(flat), initial=0)
         if norm_type == 1:
             return tree(np.abs(flat))
         return np.sqrt(tree(flat * flat))
 
 
-def total_norm(grads: list[np.ndarray], dtype: str, norm_type: float) -> np.floating:
+def total_norm(grads: list[np.ndarray], dtype: str, norm_type: float) -> np.ndarray:
     """The norm of the norms."""
     compute = formats.compute_type(dtype)
     return norm(
@@ -31,7 +31,7 @@ def total_norm(grads: list[np.ndarray], dtype: str, norm_type: float) -> np.floa
 
 def clipped(
     grads: list[np.ndarray], dtype: str, max_norm: float, norm_type: float
-) -> tuple[np.floating, list[np.ndarray]]:
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """The total norm, and the gradients of it at most `max_norm`."""
     compute = formats.compute_type(dtype)
     total = total_norm(grads, dtype, norm_type)

@@ -152,7 +152,7 @@ def norms(x: Sequence[Tensor], kind: str) -> Tensor:
 
 
 def scale(x: Sequence[Tensor], factor: Tensor) -> None:
-    """x = RN(x * factor), rounded to its dtype; contiguous tensors of one dtype and device; factor: one number there."""
+    """x = RN(x * factor), rounded to its dtype; contiguous tensors of one dtype and device; factor: a number there."""
     dtype = x[0].dtype
     for flat in flats([x], PIECE):
         launch(

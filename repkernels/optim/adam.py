@@ -135,7 +135,7 @@ class Adam(torch.optim.Optimizer):
             [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
             step,
             float(group["lr"]),
-            tuple(float(beta) for beta in group["betas"]),
+            (float(group["betas"][0]), float(group["betas"][1])),
             float(group["eps"]),
             float(group["weight_decay"]),
             group["maximize"],
