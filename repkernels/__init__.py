@@ -10,8 +10,10 @@ from repkernels.ops.arithmetic import (
     lerp,
     pow,
 )
+from repkernels.ops.bincount import bincount
 from repkernels.ops.cumsum import cumsum
 from repkernels.ops.extrema import amax, amin, argmax, argmin, max, maximum, min, minimum
+from repkernels.ops.index_add import gather, index_add, index_select, scatter_add
 from repkernels.ops.logsumexp import logsumexp
 from repkernels.ops.matmul import matmul
 from repkernels.ops.norm import norm
@@ -50,6 +52,7 @@ __all__ = [
     "amin",
     "argmax",
     "argmin",
+    "bincount",
     "checkpoint_contexts",
     "contract",
     "cumsum",
@@ -59,7 +62,10 @@ __all__ = [
     "exp",
     "exp2",
     "expm1",
+    "gather",
     "get_contract",
+    "index_add",
+    "index_select",
     "lerp",
     "log",
     "log10",
@@ -81,6 +87,7 @@ __all__ = [
     "random",
     "reciprocal",
     "rsqrt",
+    "scatter_add",
     "set_contract",
     "sigmoid",
     "sqrt",

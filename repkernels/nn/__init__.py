@@ -52,6 +52,7 @@ from repkernels.nn.norms import (
     RMSNorm,
 )
 from repkernels.nn.softmax import LogSoftmax, Softmax, Softmax2d, Softmin
+from repkernels.nn.sparse import Embedding
 
 __all__ = [
     "AlphaDropout",
@@ -67,6 +68,7 @@ __all__ = [
     "Dropout2d",
     "Dropout3d",
     "ELU",
+    "Embedding",
     "FeatureAlphaDropout",
     "Flatten",
     "GELU",

@@ -35,6 +35,7 @@ from repkernels.ops.dropout import (
     dropout3d,
     feature_alpha_dropout,
 )
+from repkernels.ops.embedding import embedding
 from repkernels.ops.group_norm import group_norm
 from repkernels.ops.instance_norm import instance_norm
 from repkernels.ops.layer_norm import add_layer_norm, layer_norm
@@ -69,6 +70,7 @@ __all__ = [
     "dropout2d",
     "dropout3d",
     "elu",
+    "embedding",
     "feature_alpha_dropout",
     "gelu",
     "glu",

@@ -70,9 +70,7 @@ def trunc_normal_(
         raise ValueError(f"a, b and std: expected a <= b and std >= 0, got {a}, {b} and {std}")
     inside = _cumulative(b, mean, std) - _cumulative(a, mean, std)
     if inside < 0.1:
-        raise NotImplementedError(
-            f"a and b: [{a}, {b}] holds {inside:.1%} of the distribution; it must hold 10% or more"
-        )
+        raise NotImplementedError(f"a and b: [{a}, {b}] holds {inside:.1%} of the distribution; 10% is the least")
     return rules.trunc_normal(tensor, streams.chosen(generator).next_stream(), mean, std, a, b)
 
 
