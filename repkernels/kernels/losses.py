@@ -90,8 +90,10 @@ def divided(a, b):
     """RN(a / b), b a scalar."""
     b = tl.broadcast_to(b, a.shape)
     if a.dtype == tl.float64:
-        return a / b
-    return tl.div_rn(a, b)
+        result = a / b
+    else:
+        result = tl.div_rn(a, b)
+    return result
 
 
 @triton.jit

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from repkernels.digits import Digits
-from repkernels.kernels import cross_entropy
 from repkernels.kernels import matmul as mm
 from repkernels.kernels import sum as sums
 from repkernels.kernels.engine import use_engine
@@ -109,22 +108,12 @@ def _sum(dtype: torch.dtype, rows: int, columns: int, odd: bool = False) -> None
     sums.sum_rows(tensor(rows, columns, dtype=dtype, odd=odd))
 
 
-def _cross_entropy(dtype: torch.dtype, rows: int, classes: int, odd: bool = False) -> None:
-    x, target = tensor(rows, classes, dtype=dtype, odd=odd), tensor(rows, dtype=torch.int64)
-    each = tensor(rows)
-    cross_entropy.forward(x, target)
-    cross_entropy.backward(x, target, each, each, each)
-
-
 def _other_cases() -> Iterator[Case]:
     yield Case("quantize, scales alone", _scales_alone)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         kind = str(dtype).removeprefix("torch.")
         yield Case(f"sum {kind}", partial(_sum, dtype, 4096, 256))
     yield Case("sum of blocks, odd", partial(_sum, torch.float32, 70001, 3, odd=True))
-    yield Case("cross_entropy float32", partial(_cross_entropy, torch.float32, 64, 10))
-    yield Case("cross_entropy bfloat16", partial(_cross_entropy, torch.bfloat16, 64, 131072))
-    yield Case("cross_entropy odd", partial(_cross_entropy, torch.float16, 7, 1001, odd=True))
 
 
 def cases(target: str) -> Iterator[Case]:
