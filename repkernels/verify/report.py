@@ -14,25 +14,29 @@ from rich.table import Table
 from repkernels import NUMERICS_VERSION
 from repkernels.contract import NAMES
 from repkernels.devices import named_device, writable
-from repkernels.verify.runner import Check, Outcome, checks, operations, run
+from repkernels.verify.runner import Check, Outcome, checks, operations, run, sample
 
 
 def verify_command(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")] = "",
     op: Annotated[str, typer.Option(help="Only this operation.")] = "",
     contract: Annotated[str, typer.Option(help="Only this contract.")] = "",
+    every: Annotated[
+        int,
+        typer.Option("--sample", metavar="N", min=1, help="Only each N-th check of an operation; 1 is all of them."),
+    ] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write every result here.")] = None,
 ) -> None:
     """Proves on this device that results have the reference's bits, whatever batch, tile, engine or layout."""
     where = named_device(device)
     _refuse(op, contract)
     writable(json_file)
-    selected = checks(where, op or None, contract or None)
+    selected = sample(checks(where, op or None, contract or None), every)
     if not selected:
         raise typer.BadParameter("nothing to check: this device has no check of this --op under this --contract")
     console = Console()
     outcomes = _with_progress(selected, console)
-    machine = describe(where)
+    machine = describe(where) | {"sample": every}
     console.print(_table(outcomes, machine))
     if json_file is not None:
         json_file.write_text(json.dumps(as_json(outcomes, machine), indent=1) + "\n")
@@ -44,7 +48,8 @@ def verify_command(
     if failed:
         console.print(f"{len(failed)} of {len(outcomes)} checks failed", style="bold red")
         raise typer.Exit(1)
-    console.print(f"All {len(outcomes)} checks hold", style="bold green")
+    which = "All" if every == 1 else f"A sample (1 in {every} of each operation's):"
+    console.print(f"{which} {len(outcomes)} checks hold", style="bold green")
 
 
 def describe(device: torch.device) -> dict[str, Any]:

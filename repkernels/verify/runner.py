@@ -1,6 +1,7 @@
 """All checks of a device, one after another."""
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,6 +58,12 @@ def checks(device: torch.device, op: str | None = None, contract: str | None = N
             if contract in (None, name) and not (name == "native" and device.type == "cpu"):
                 found += _invariances(name, device)
     return found
+
+
+def sample(found: list[Check], every: int) -> list[Check]:
+    """The first of each operation and contract, and each `every`-th one after it."""
+    places: dict[tuple[str, str], Iterator[int]] = {}
+    return [c for c in found if not next(places.setdefault((c.op, c.contract), itertools.count())) % every]
 
 
 def run(selected: list[Check]) -> Iterator[Outcome]:
