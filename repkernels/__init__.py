@@ -17,6 +17,7 @@ from repkernels.ops.index_add import gather, index_add, index_select, scatter_ad
 from repkernels.ops.logsumexp import logsumexp
 from repkernels.ops.matmul import matmul
 from repkernels.ops.norm import norm
+from repkernels.ops.sort import argsort, sort, topk
 from repkernels.ops.sum import mean, sum
 from repkernels.ops.unary import (
     erf,
@@ -52,6 +53,7 @@ __all__ = [
     "amin",
     "argmax",
     "argmin",
+    "argsort",
     "bincount",
     "checkpoint_contexts",
     "contract",
@@ -90,11 +92,13 @@ __all__ = [
     "scatter_add",
     "set_contract",
     "sigmoid",
+    "sort",
     "sqrt",
     "std",
     "std_mean",
     "sum",
     "tanh",
+    "topk",
     "var",
     "var_mean",
 ]
