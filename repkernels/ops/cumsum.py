@@ -1,5 +1,6 @@
 """Cumulative sums (SPEC.md, "cumsum"): a scan within blocks of 1024, the blocks' totals carried in ascending order."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
     return grad.to(ctx.dtype), None, None, None
 
 
-_cumsum = operation("cumsum", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _cumsum))
+_cumsum: Callable[..., Any] = operation("cumsum", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _cumsum))
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -49,7 +50,7 @@ def cumsum(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tens
     reduce.operand("input", input, integers=True)
     dim = reduce.axis(input.ndim, dim)
     dtype = reduce.single_precision(input, dtype)
-    if not (input.dtype if dtype is None else dtype).is_floating_point:
+    if (input.dtype if dtype is None else dtype) in reduce.INTEGERS:
         return torch.cumsum(input, dim, dtype=dtype)  # exact in any order
     if dtype is not None:
         checks.operand("dtype", input.new_empty((0,), dtype=dtype))

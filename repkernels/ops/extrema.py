@@ -1,5 +1,6 @@
 """Largest and smallest elements (SPEC.md, "Extrema"): NaN wins, -0 is below +0, a position is that of the first."""
 
+from collections.abc import Callable
 from typing import Any, overload
 
 import torch
@@ -150,8 +151,10 @@ def _vmap_pair_gradient(
     return _pair_gradient(*(_batched(info, t, d) for t, d in zip((g, a, b), in_dims, strict=False)), largest), 0
 
 
-_extreme = operation("extreme", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _extreme))
-_position = operation(
+_extreme: Callable[..., Any] = operation(
+    "extreme", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _extreme)
+)
+_position: Callable[..., Any] = operation(
     "position", _run_position, _fake_position, _setup_position, _no_gradient, reduce.moved(lambda: _position)
 )
 _at = operation("at_position", _run_at, _fake_at, _setup_at, _backward_at, _vmap_at)
@@ -295,9 +298,18 @@ def _binary(a: Tensor, b: Tensor, largest: bool) -> Tensor:
     reduce.operand("other", b, integers=True)
     if a.device != b.device and a.ndim and b.ndim:
         raise RuntimeError(f"other: on {b.device} but input is on {a.device}; move one of them")
-    dtype = torch.result_type(a, b)
+    dtype = _promoted(a, b)
     if not dtype.is_floating_point:
         return (torch.maximum if largest else torch.minimum)(a, b)
     checks.operand("input", a.to(dtype))
     shape = torch.broadcast_shapes(a.shape, b.shape)
     return _pair(broadcast_to(a.to(dtype), shape), broadcast_to(b.to(dtype), shape), largest)
+
+
+def _promoted(a: Tensor, b: Tensor) -> torch.dtype:
+    """torch.result_type, which torch.compile does not know: a scalar counts only if it alone is floating."""
+    if (a.ndim == 0) != (b.ndim == 0):
+        scalar, other = (a, b) if a.ndim == 0 else (b, a)
+        if other.is_floating_point() or not scalar.is_floating_point():
+            return other.dtype
+    return torch.promote_types(a.dtype, b.dtype)

@@ -1,5 +1,6 @@
 """log(sum(exp(x))) (SPEC.md, "Reductions"): m = MAX, RN(m + ln_f32(SUM(exp_f32(RN(x - m)))))."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,7 +39,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return reduction_gradient(x, grad, result, None, ctx.dims, "exponential", 0.0), None
 
 
-_logsumexp = operation("logsumexp", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _logsumexp))
+_logsumexp: Callable[..., Any] = operation(
+    "logsumexp", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _logsumexp)
+)
 
 
 def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:

@@ -1,5 +1,6 @@
 """Vector norms (SPEC.md, "Reductions")."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     return reduction_gradient(x, grad, extreme, root, ctx.dims, _GRADIENTS[ctx.p], 0.0), None, None
 
 
-_norm = operation("norm", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _norm))
+_norm: Callable[..., Any] = operation("norm", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _norm))
 
 
 def norm(

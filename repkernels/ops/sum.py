@@ -4,7 +4,7 @@ The terms of a column are padded with -0.0 to a power of two and halved up to 10
 65536, and summed in blocks of 65536 beyond. Half types are widened and rounded once, fp64 is summed in binary64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -156,8 +156,10 @@ def _vmap_broadcast(
     return _broadcast(v.movedim(in_dims[0], 0), [info.batch_size, *sizes], [d + 1 for d in dims]), 0
 
 
-_sum = operation("sum", _run_sum, _fake_sum, _setup_sum, _backward_sum, reduce.moved(lambda: _sum))
-_mean = operation("mean", _run_mean, _fake_sum, _setup_sum, _backward_mean, reduce.moved(lambda: _mean))
+_sum: Callable[..., Any] = operation("sum", _run_sum, _fake_sum, _setup_sum, _backward_sum, reduce.moved(lambda: _sum))
+_mean: Callable[..., Any] = operation(
+    "mean", _run_mean, _fake_sum, _setup_sum, _backward_mean, reduce.moved(lambda: _mean)
+)
 _share = operation("mean_gradient", _run_share, _fake_share, _setup_share, _backward_share, _vmap_share)
 _broadcast = operation(
     "broadcast", _run_broadcast, _fake_broadcast, _setup_broadcast, _backward_broadcast, _vmap_broadcast
@@ -196,7 +198,7 @@ def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: torch.d
     reduce.operand("input", input, integers=True)
     dims = reduce.axes(input.ndim, dim)
     dtype = reduce.single_precision(input, dtype)
-    if not (input.dtype if dtype is None else dtype).is_floating_point:
+    if (input.dtype if dtype is None else dtype) in reduce.INTEGERS:
         return torch.sum(input, dims, keepdim, dtype=dtype)  # exact in any order
     return _reduced(_sum, input, dims, keepdim, dtype)
 
@@ -208,7 +210,7 @@ def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: torch.
     """
     reduce.operand("input", input, integers=True)
     wanted = input.dtype if dtype is None else dtype
-    if not wanted.is_floating_point:
+    if wanted in reduce.INTEGERS:
         what = "Input" if dtype is None else "Optional"
         raise RuntimeError(
             f"mean(): could not infer output dtype. {what} dtype must be either a floating point or complex dtype. "

@@ -1,6 +1,7 @@
 """Variance and standard deviation (SPEC.md, "Reductions"): two passes, first the mean, then the squared deviations."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]
     return reduction_gradient(x, grad, center, root, ctx.dims, formula, ctx.correction), None, None, None
 
 
-_spread = operation("var", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _spread))
+_spread: Callable[..., Any] = operation("var", _run, _fake, _setup_context, _backward, reduce.moved(lambda: _spread))
 
 
 def var(
