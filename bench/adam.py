@@ -39,7 +39,7 @@ def adam(device: torch.device, quick: bool) -> Iterator[Work]:
 
 
 def _parameters(device: torch.device, size: int) -> list[Tensor]:
-    found = []
+    found: list[Tensor] = []
     for k in range(TENSORS):
         parameter = torch.nn.Parameter(normal(device, torch.float32, size, seed=k))
         parameter.grad = normal(device, torch.float32, size, seed=TENSORS + k)

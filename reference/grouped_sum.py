@@ -32,7 +32,7 @@ def embedding_gradient(
 def index_add(
     base: np.ndarray, dim: int, index: np.ndarray, source: np.ndarray, dtype: str, alpha: float = 1
 ) -> np.ndarray:
-    moved = np.moveaxis(np.asarray(base, formats.compute_type(dtype)), dim, 0)
+    moved: np.ndarray = np.moveaxis(np.asarray(base, formats.compute_type(dtype)), dim, 0)
     columns = int(np.prod(moved.shape[1:]))
     rows = np.moveaxis(source, dim, 0).reshape(len(index), columns)
     flat = moved.reshape(len(moved), columns)
@@ -44,7 +44,7 @@ def index_add(
 
 def scatter_sum(src: np.ndarray, dim: int, index: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """The gradient of gather: SUM at each target of `shape`."""
-    places = list(np.indices(index.shape))
+    places: list[np.ndarray] = list(np.indices(index.shape))
     places[dim] = index
     targets = np.ravel_multi_index(places, shape).reshape(-1)
     terms = src[tuple(slice(n) for n in index.shape)].reshape(-1, 1)
@@ -52,7 +52,7 @@ def scatter_sum(src: np.ndarray, dim: int, index: np.ndarray, shape: tuple[int, 
 
 
 def scatter_add(base: np.ndarray, dim: int, index: np.ndarray, src: np.ndarray, dtype: str) -> np.ndarray:
-    places = list(np.indices(index.shape))
+    places: list[np.ndarray] = list(np.indices(index.shape))
     places[dim] = index
     targets = np.ravel_multi_index(places, base.shape).reshape(-1)
     terms = src[tuple(slice(n) for n in index.shape)].reshape(-1, 1)

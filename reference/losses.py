@@ -112,7 +112,7 @@ def backward(
 ) -> tuple[Array, Array]:
     """The gradients of x and y in `dtype`; grad is the loss's gradient, a scalar or of x's shape."""
     with np.errstate(all="ignore"):
-        scale = np.asarray(grad, formats.compute_type(dtype))
+        scale: Array = np.asarray(grad, formats.compute_type(dtype))
         if reduction not in ("none", "sum"):
             scale = scale / _count(name, x, dtype, reduction, w)
         _, by_x, by_y = _parts(name, x, y, dtype, w, v, parameter)
@@ -134,15 +134,16 @@ def nll(
     with np.errstate(all="ignore"):
         ignored = target == ignore_index
         y = np.where(ignored, 0, target)
-        chosen = np.ones(len(x), wide) if w is None else np.asarray(w, wide)[y]
+        chosen: Array = np.ones(len(x), wide) if w is None else np.asarray(w, wide)[y]
         terms = np.where(ignored, wide(0), -(x[rows, y] * chosen))
-        loss, scale = terms, np.asarray(grad, wide)
+        loss: Array = terms
+        scale: Array = np.asarray(grad, wide)
         if reduction != "none":
             loss = np.asarray(tree(terms))
         if reduction == "mean":
             count = wide((~ignored).sum()) if w is None else tree(np.where(ignored, wide(0), chosen))
             loss, scale = loss / count, scale / count
-        result = np.zeros(x.shape, wide)
+        result: Array = np.zeros(x.shape, wide)
         result[rows, y] = np.where(ignored, wide(0), -chosen * scale)
         return formats.rounded(loss, dtype), formats.rounded(result, dtype)
 

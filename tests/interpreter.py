@@ -112,7 +112,7 @@ def _dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprec
 
 
 @njit
-def _dot_chain(a, b, out):
+def _dot_chain(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     for i in range(out.shape[0]):
         for m in range(out.shape[1]):
             for k in range(a.shape[2]):
@@ -121,7 +121,7 @@ def _dot_chain(a, b, out):
 
 
 @njit
-def _dot_half(a, b, out):
+def _dot_half(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     row = np.empty(out.shape[2], np.float64)
     for i in range(out.shape[0]):
         for m in range(out.shape[1]):

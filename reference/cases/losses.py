@@ -127,7 +127,7 @@ def _operand(case: Case, shape: tuple[int, ...], stream: int, kind: str) -> np.n
 
 def _upstream(case: Case, shape: tuple[int, ...]) -> np.ndarray:
     """The gradient of the result: 1 for a scalar."""
-    return _operand(case, shape, 4, "ordinary") if case["reduction"] == "none" else np.float32(1)
+    return _operand(case, shape, 4, "ordinary") if case["reduction"] == "none" else np.asarray(np.float32(1))
 
 
 COMPUTE = {

@@ -20,7 +20,8 @@ def forward(
     mean, _, inverse = channel_norm.statistics(wide.reshape(samples * groups, -1), eps)
     rows = wide.reshape(samples * channels, size)
     w, b = (np.tile(optional(v, wide.dtype), samples) for v in (weight, bias))
-    y = channel_norm.apply(rows, *(_each(v, channels // groups) for v in (mean, inverse)), w, b)
+    each_mean, each_inverse = (_each(v, channels // groups) for v in (mean, inverse))
+    y = channel_norm.apply(rows, each_mean, each_inverse, w, b)
     return narrow(y.reshape(wide.shape), out_dtype), from_numpy(mean), from_numpy(inverse)
 
 

@@ -307,7 +307,7 @@ def _without_positive(start, stop, shift, x, y, v, scalars, out):
     state = keep_subnormals()
     parameter, one = scalars[0], scalars[1]
     for i in range(start, stop):
-        out[i] = call(x[shift + i], y[shift + i], one, parameter)  # type: ignore[name-defined]  # noqa: F821
+        out[i] = call(x[shift + i], y[shift + i], one, parameter)  # noqa: F821
     restore(state)
 
 
@@ -315,7 +315,7 @@ def _with_positive(start, stop, shift, x, y, v, scalars, out):
     state = keep_subnormals()
     parameter = scalars[0]
     for i in range(start, stop):
-        out[i] = call(x[shift + i], y[shift + i], v[shift + i], parameter)  # type: ignore[name-defined]  # noqa: F821
+        out[i] = call(x[shift + i], y[shift + i], v[shift + i], parameter)  # noqa: F821
     restore(state)
 
 

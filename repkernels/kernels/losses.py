@@ -1,6 +1,8 @@
 """Losses of single elements on a GPU (SPEC.md, "Losses of elements"): one kernel for each of three results, with the
 formula as a constant. A sum is made where the terms are, so that only lanes of blocks are stored."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -317,7 +319,7 @@ def total(name: str, x: Tensor, y: Tensor, w: Tensor | None, v: Tensor | None, p
     return sums[0] if blocks == 1 else sum_rows(sums[:, None])[0]
 
 
-def _constants(name: str, x: Tensor, w: Tensor | None, v: Tensor | None) -> dict[str, object]:
+def _constants(name: str, x: Tensor, w: Tensor | None, v: Tensor | None) -> dict[str, Any]:
     return {
         "FUNCTION": FUNCTIONS[name],
         "WEIGHT": w is not None,

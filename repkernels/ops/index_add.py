@@ -33,7 +33,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
     rows = None
     if ctx.needs_input_grad[1]:
-        rows = take_rows(grad, *ctx.saved_tensors, "index")
+        (index,) = ctx.saved_tensors
+        rows = take_rows(grad, index, "index")
         if ctx.alpha != 1:
             rows = elementwise("addcmul_gradient", rows, rows.new_ones(1), s=ctx.alpha)
     return grad, rows, None, None

@@ -101,7 +101,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    by_x, by_y = _derivatives(ctx, g, *ctx.saved_tensors, ctx.needs_input_grad[:2])
+    x, y, w, v = ctx.saved_tensors
+    by_x, by_y = _derivatives(ctx, g, x, y, w, v, ctx.needs_input_grad[:2])
     return by_x, by_y, None, None, None, None
 
 

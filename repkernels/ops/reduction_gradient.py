@@ -26,13 +26,15 @@ def _run(
     result = torch.empty_like(x)
     if not x.numel():
         return result
-    views, out = reduce.four_axes(dims, x, result), result
+    views = reduce.four_axes(dims, x, result)
+    out: Tensor = result
     if views is None:
         # A copy whose rows and columns are plain, and another of the result.
         terms = reduce.columns(x, dims).contiguous()
         out = torch.empty_like(terms)
         views = [terms, out]
-    g, a, b = (None if t is None else t.to(wide).contiguous().view(-1) for t in (g, a, b))
+    g = g.to(wide).contiguous().view(-1)
+    a, b = (None if t is None else t.to(wide).contiguous().view(-1) for t in (a, b))
     if formula.endswith("tie"):
         b = backend("sum", x.device.type).reduce(views[0], formula, a, "sum", 1, wide)
     divisor = max(0.0, reduce.count(x.shape, dims) - correction)
