@@ -25,8 +25,8 @@ def scan(v, ROWS: tl.constexpr, COLS: tl.constexpr, WIDE: tl.constexpr):
     total = v
     right = tl.arange(0, 2)[None, :, None, None] == 1
     for i in tl.static_range(ROWS.bit_length() - 1):
-        SHAPE: tl.constexpr = (ROWS >> (i + 1), 2, 1 << i, COLS)
-        v, total = tl.reshape(v, SHAPE), tl.reshape(total, SHAPE)
+        v = tl.reshape(v, (ROWS >> (i + 1), 2, 1 << i, COLS))
+        total = tl.reshape(total, (ROWS >> (i + 1), 2, 1 << i, COLS))
         bits = total.to(INTEGER, bitcast=True)
         other = (tl.sum(bits, 1, keep_dims=True) - bits).to(WIDE, bitcast=True)
         v = tl.reshape(tl.where(right, other + v, v), (ROWS, COLS))

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from repkernels.kernels.binary import divide
 from repkernels.kernels.launch import launch
 from repkernels.kernels.terms import along, at_columns, at_rows
 
@@ -41,8 +42,10 @@ def number_of(key, LARGEST: tl.constexpr, WIDE: tl.constexpr):
     if not LARGEST:
         key = key ^ -1
     if WIDE == tl.float64:
-        return (key ^ ((key >> 63) & 0x7FFFFFFFFFFFFFFF)).to(tl.float64, bitcast=True)
-    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+        x = (key ^ ((key >> 63) & 0x7FFFFFFFFFFFFFFF)).to(tl.float64, bitcast=True)
+    else:
+        x = (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    return x
 
 
 @triton.jit
@@ -106,7 +109,9 @@ def maximum_gradient_kernel(g, a, b, out, n, LARGEST: tl.constexpr, SIZE: tl.con
     v = tl.load(a + i, mask=i < n, other=0.0).to(WIDE)
     w = tl.load(b + i, mask=i < n, other=0.0).to(WIDE)
     less = (v < w) if LARGEST else (v > w)
-    grad = tl.where(less, 0.0, tl.where(v == w, u * 0.5, u))
+    # Not `* 0.5`, which LLVM would do in the half type, by its fma.
+    half = divide(u, tl.full((SIZE,), 2.0, WIDE))
+    grad = tl.where(less, 0.0, tl.where(v == w, half, u))
     tl.store(out + i, grad.to(out.dtype.element_ty), mask=i < n)
 
 

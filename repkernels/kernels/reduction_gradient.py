@@ -13,7 +13,7 @@ from repkernels.kernels.terms import along, at_columns, at_rows, tie
 
 
 @triton.jit
-def gradient_kernel(
+def reduction_gradient_kernel(
     x, out, g, a, b, R, R2, N, N2, x_r1, x_r2, x_n1, x_n2, out_r1, out_r2, out_n1, out_n2, divisor,
     FORMULA: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, SPLIT: tl.constexpr, FAR: tl.constexpr,
     WIDE: tl.constexpr,
@@ -75,7 +75,7 @@ def gradient(
         cols = min(1024, triton.next_power_of_2(columns))
         lanes = min(triton.next_power_of_2(rows), max(1, 2048 // cols))
     launch(
-        gradient_kernel, (triton.cdiv(rows, lanes) * triton.cdiv(columns, cols),), x, out, g, g if a is None else a,
+        reduction_gradient_kernel, (triton.cdiv(rows, lanes) * triton.cdiv(columns, cols),), x, out, g, g if a is None else a,
         g if b is None else b, rows, x.shape[1], columns, x.shape[3], *x.stride(), *out.stride(), bits(divisor),
         FORMULA=formula, ROWS=lanes, COLS=cols, SPLIT=x.shape[0] > 1, FAR=rows >= 2**31,
         WIDE=tl.float64 if g.dtype == torch.float64 else tl.float32, num_warps=4,
