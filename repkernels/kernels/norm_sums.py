@@ -27,13 +27,19 @@ def pair_sums_kernel(
 ):  # fmt: skip
     """The SUMs of a block of STEP rows for COLS columns, of w * g * xhat and w * g, w by row.
 
-    STORED: out[LANES * block + lane, 0 or 1, N] takes ROWS of the block's LANES lanes; otherwise out[block, 0 or 1, N]
-    takes the sums. Statistics belong to column n // DIV (BY_COLUMN), or to the row.
+    A program takes ROWS of a block's LANES lanes. STORED: neighbouring ones, and out[LANES * block + lane, 0 or 1, N]
+    takes them. Otherwise lanes l, l + G, l + 2G, ... with G = LANES / ROWS, which are the first to be halved, and
+    out[G * block + l, 0 or 1, N] takes what is left of them. Statistics belong to column n // DIV (BY_COLUMN), or to
+    the row.
     """
     tiles = tl.cdiv(N, COLS)
-    groups = LANES // ROWS
+    groups: tl.constexpr = LANES // ROWS
     block = (tl.program_id(0) // (tiles * groups)).to(tl.int64)
-    lanes = (tl.program_id(0) // tiles % groups) * ROWS + tl.arange(0, ROWS)
+    group = tl.program_id(0) // tiles % groups
+    if STORED:
+        lanes = group * ROWS + tl.arange(0, ROWS)
+    else:
+        lanes = group + groups * tl.arange(0, ROWS)
     cols = (tl.program_id(0) % tiles) * COLS + tl.arange(0, COLS)
     inside = cols < N
     top = block * STEP
@@ -66,7 +72,7 @@ def pair_sums_kernel(
         tl.store(at, products, mask=inside[None, :])
         tl.store(at + N, plain, mask=inside[None, :])
     else:
-        at = out + block * (2 * N) + cols
+        at = out + (block * groups + group) * (2 * N) + cols
         tl.store(at, tree_sum_rows(products, ROWS, COLS), mask=inside)
         tl.store(at + N, tree_sum_rows(plain, ROWS, COLS), mask=inside)
 
@@ -107,12 +113,16 @@ def pair_sums(
     rows, columns = x.shape[0] * x.shape[1], x.shape[2] * x.shape[3]
     lanes = min(LANES.value, triton.next_power_of_2(rows))
     blocks = triton.cdiv(rows, BLOCK.value)
-    cols = 1 if along(x) else min(triton.next_power_of_2(columns), 8 if x.element_size() > 2 else 16)
+    if along(x):
+        cols = 1
+        # Few programs that take a whole block would leave most of the GPU idle.
+        stored = rows > LANES.value and 2 * blocks * columns < BUSY
+        part = min(lanes, 128) if stored else lanes
+    else:
+        cols, stored, part = min(triton.next_power_of_2(columns), 128), False, min(lanes, 32)
     tiles = triton.cdiv(columns, cols)
-    # Few programs that take a whole block would leave most of the GPU idle.
-    stored = rows > LANES.value and 2 * blocks * tiles < BUSY
-    part = min(lanes, 128) if stored else lanes
-    out = torch.empty((blocks, lanes if stored else 1, 2 * columns), dtype=inverse.dtype, device=x.device)
+    kept = lanes if stored else lanes // part
+    out = torch.empty((blocks, kept, 2 * columns), dtype=inverse.dtype, device=x.device)
     launch(
         pair_sums_kernel, (tiles * (lanes // part) * blocks,), g, x, inverse if mean is None else mean, inverse,
         inverse if weight is None else weight, out, rows, x.shape[1], columns, x.shape[3], *g.stride(), *x.stride(),
