@@ -15,7 +15,8 @@ from repkernels.kernels import activations, arithmetic, derivatives, unary
 from repkernels.kernels.launch import launch
 
 FUNCTIONS = unary.FUNCTIONS | activations.FUNCTIONS | derivatives.FUNCTIONS | arithmetic.FUNCTIONS
-SIZE = 2048
+# Bytes of the result that a program writes.
+BYTES = 4096
 # Sizes and strides that a kernel takes; what has more axes, after neighbours are joined, is copied.
 AXES = 4
 
@@ -103,17 +104,17 @@ def elementwise(name: str, operands: Sequence[Tensor], scalars: Sequence[float],
     three = [*operands, operands[0], operands[0]][:3]
     wide = tl.float64 if out.dtype == torch.float64 else tl.float32
     bits = struct.unpack("<2q", struct.pack("<2d", *(*scalars, 0.0, 0.0)[:2]))
-    function = _function(name, out.dtype)
+    function, size = _function(name, out.dtype), BYTES // out.element_size()
     constants = {
         "FUNCTION": function, "OPERANDS": len(operands), "SCALARS": _parameters(function) - len(operands),
-        "WIDE": wide, "SIZE": SIZE,
+        "WIDE": wide, "SIZE": size,
     }  # fmt: skip
-    grid = (triton.cdiv(out.numel(), SIZE),)
+    grid = (triton.cdiv(out.numel(), size),)
     if all(each == [1] for each in strides):
         launch(flat_kernel, grid, *three, out, out.numel(), *bits, **constants)
         return
     furthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, each, strict=True)) for each in strides)
-    constants["INDEX"] = tl.int32 if max(furthest, out.numel() + SIZE) < 2**31 else tl.int64
+    constants["INDEX"] = tl.int32 if max(furthest, out.numel() + size) < 2**31 else tl.int64
     missing = AXES - len(sizes)
     padded = [stride for each in (*strides, *strides[:1] * 2)[:3] for stride in (*[0] * missing, *each)]
     sizes = [1] * missing + sizes

@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
+from repkernels.kernels.rounded import half
 from repkernels.kernels.rounded.error import erf, gelu, gelu_tanh
 from repkernels.kernels.rounded.exponential import (
     exp,
@@ -98,4 +99,8 @@ FUNCTIONS = {
 }
 
 # For half types: functions that round to the same results with less work.
-HALF: dict[tuple[str, torch.dtype], object] = {}
+HALF = {
+    (name, dtype): getattr(half, f"{name}_{kind}")
+    for name in ("exp", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh")
+    for dtype, kind in ((torch.bfloat16, "bf16"), (torch.float16, "fp16"))
+}
