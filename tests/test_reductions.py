@@ -258,6 +258,24 @@ def test_against_torch_with_two_derivatives(call):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("p", [0.5, 1.5, 3, -1, -2.5])
+def test_norms_of_other_orders(p):
+    x = randn(4, 6)
+    x[0, 1] = 0
+    x[1] = 0
+    results = []
+    for f in (repkernels.norm, torch.norm):
+        v = x.clone().requires_grad_()
+        out = f(v, p, 1)
+        results.append((out, *torch.autograd.grad(out, v, torch.ones(4))))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    finite = results[1][1].isfinite()
+    torch.testing.assert_close(results[0][1][finite], results[1][1][finite], rtol=1e-5, atol=1e-5)
+    powers = repkernels.pow(x[2].abs(), p)
+    assert_same_bits(results[0][0][2], repkernels.pow(repkernels.sum(powers), 1 / p))
+    assert_same_bits(repkernels.norm(x.bfloat16(), p), repkernels.norm(x.bfloat16().float(), p).bfloat16())
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_vmap_and_batched_gradients(call):
     ours, _ = CALLS[call]
@@ -397,6 +415,7 @@ def test_errors_of_our_own():
         (lambda: repkernels.logsumexp(x.double(), 0), NotImplementedError, "^input: dtype"),
         (lambda: repkernels.norm(x, "nuc"), NotImplementedError, "^p: 'nuc'"),
         (lambda: repkernels.norm(x, out=x), NotImplementedError, "^out"),
+        (lambda: repkernels.norm(x.double(), 3), NotImplementedError, "^p: order 3"),
         (lambda: repkernels.var(x, 0, True, correction=1), TypeError, "correction"),
         (lambda: repkernels.sum(x.to_sparse()), NotImplementedError, "^input: only dense"),
     ):

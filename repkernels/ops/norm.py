@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from repkernels.ops import reduce
+from repkernels.ops.arithmetic import pow
 from repkernels.ops.backend import backend
 from repkernels.ops.operation import operation
 from repkernels.ops.reduce import Dim
 from repkernels.ops.reduction_gradient import reduction_gradient
+from repkernels.ops.sum import _sum
 
 # (term, finish) of the sums.
 _SUMS = {0.0: ("nonzero", "sum"), 1.0: ("magnitude", "sum"), 2.0: ("square", "root")}
@@ -57,14 +59,16 @@ def norm(
 ) -> Tensor:
     """The vector norm of order p over `dim` (an int, ints, or all), torch.norm's signature.
 
-    input: fp32, bf16, fp16, fp64, any strides; result in its dtype, rounded once. p: 2 or "fro": sqrt_rn(SUM(RN(x *
-    x))), which overflows and underflows where the sum of the squares does; 1: SUM(|x|); 0: SUM of 1 for each x != 0;
-    inf, -inf: the largest and smallest |x|. dtype: input is converted first; it may not narrow. Autocast: half types
-    give fp32. Bits: SPEC.md, "Reductions". Differentiable twice; where a norm of order 2 is 0, so is its gradient.
+    input: fp32, bf16, fp16, fp64, any strides; result in its dtype, rounded once. dtype: input is converted first; it
+    may not narrow. Autocast: half types give fp32.
+    p: 2 or "fro": sqrt_rn(SUM(RN(x * x))), which overflows and underflows where the sum of the squares does; 1:
+    SUM(|x|); 0: SUM of 1 for each x != 0; inf, -inf: the largest and smallest |x|; others, not of fp64: SUM(|x|^p) to
+    the power 1 / p, by `repkernels.pow`.
+    Bits: SPEC.md, "Reductions". Differentiable twice; where a norm of order 2 is 0, so is its gradient.
     Accuracy: p = 2, without over- and underflow: relative error at most 1.01 ((d + 2) / 2 + 1) u with d and u of
     `repkernels.sum`.
-    Raises NotImplementedError for other orders, matrix norms and out; RuntimeError for integers, for a narrowing dtype
-    and for an infinite order of nothing; IndexError and RuntimeError for axes as torch.
+    Raises NotImplementedError for matrix norms and out; RuntimeError for integers, for a narrowing dtype and for an
+    infinite or negative order of nothing; IndexError and RuntimeError for axes as torch.
     """
     reduce.operand("input", input, integers=True)
     if out is not None:
@@ -83,12 +87,12 @@ def norm(
             )
         input = input.to(dtype)
     dims = reduce.inside(reduce.axes(input.ndim, dim), input.ndim)
-    if order not in _SUMS and not reduce.count(input.shape, dims):
+    if not (order in _SUMS or order > 0 and order < torch.inf) and not reduce.count(input.shape, dims):
         raise RuntimeError(
             f"linalg.vector_norm cannot compute the {order:g} norm on an empty "
             f"{'tensor' if dim is None else 'dimension'} because the operation does not have an identity"
         )
-    y = _norm(input, dims, order)
+    y = _norm(input, dims, order) if order in _SUMS or order in _GRADIENTS else _by_powers(input, dims, order)
     return reduce.with_axes(y, dims) if keepdim else y
 
 
@@ -97,7 +101,19 @@ def _order(p: float | str | None) -> float:
         return 2.0
     if isinstance(p, str):
         raise NotImplementedError(f"p: {p!r} is a matrix norm, which is not supported; give a number or 'fro'")
-    order = float(p)
-    if order not in (0.0, 1.0, 2.0, torch.inf, -torch.inf):
-        raise NotImplementedError(f"p: order {p} is not supported; use 0, 1, 2, inf or -inf")
-    return order
+    return float(p)
+
+
+def _by_powers(x: Tensor, dims: list[int], p: float) -> Tensor:
+    """Any other order; gradients come from the operations it is made of, and are +0 where x or the norm is 0."""
+    if x.dtype == torch.float64:
+        raise NotImplementedError(f"p: order {p} is not supported for fp64; use 0, 1, 2, inf or -inf, or fp32")
+    least = 0.0 if p > 0 else torch.inf
+    size = x.float().abs()
+    total = _sum(_power(size, p, least), dims, torch.float32)
+    return _power(total, 1 / p, least).to(x.dtype)
+
+
+def _power(v: Tensor, p: float, of_zero: float) -> Tensor:
+    zero = v == 0
+    return pow(v.masked_fill(zero, 1), p).masked_fill(zero, of_zero)
