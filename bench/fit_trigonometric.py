@@ -33,11 +33,13 @@ def cosine_fit(degree: int) -> Fit:
     return Fit(cosine, mpf(0), mpf(1) / 4, degree, lambda z: z + mpf(2) ** -10)
 
 
-FITS = {"SINPI": sine_fit(5), "COSPI": cosine_fit(5)}
+FITS = {"SINPI": sine_fit(5), "COSPI": cosine_fit(5), "SIN": sine_fit(6), "COS": cosine_fit(6)}
 
 
 def main() -> None:
     with mpmath.workprec(PRECISION):
+        bits = int(mpmath.floor(mpmath.ldexp(2 / mpmath.pi, 7 * 32)))
+        print("TWO_OVER_PI", *(f"0x{bits >> 32 * i & 0xFFFFFFFF:08X}" for i in reversed(range(7))))
         for name, wanted in FITS.items():
             coefficients, error = remez(wanted)
             print(f"{name} (2^{float(mpmath.log(error, 2)):.2f}):")

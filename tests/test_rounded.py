@@ -23,6 +23,7 @@ MODULES = {
     "logarithm": ("log", "log2", "log10", "log1p"),
     "root": ("sqrt", "rsqrt", "reciprocal"),
     "error": ("erf", "gelu", "gelu_tanh"),
+    "trigonometric": ("sin", "cos"),
 }
 NAMES = [(module, name) for module, names in MODULES.items() for name in names]
 each_function = pytest.mark.parametrize("module, name", NAMES, ids=[name for _, name in NAMES])

@@ -119,7 +119,7 @@ def tanh_of(x, exp2, low):
     f = reduced(a, MINUS_TWO_LOG2_E, low, MAGIC, m)
     power = bitcast(I32(exponent(m) + I32(0x3F800000)))
     q = fma(power, polynomial(f, exp2) * f, power - ONE)
-    return with_sign(with_nan(q * minus_reciprocal(q + TWO), x), x)
+    return with_sign(q * minus_reciprocal(q + TWO), x)
 
 
 @njit

@@ -1,6 +1,7 @@
-"""sin(pi x) and cos(pi x), correctly rounded where Box and Muller need them, as in kernels/rounded/trigonometric.py.
+"""sin and cos, correctly rounded; of pi x where Box and Muller need them. As in kernels/rounded/trigonometric.py.
 
-Evaluated in binary64 by the same operations as there, and rounded to fp32 once.
+Evaluated in binary64 by the same operations as there, rounded to fp32 once, and set right at the listed inputs. All
+rely on the caller's `keep_subnormals` (fpu.py).
 """
 
 import numpy as np
@@ -8,11 +9,74 @@ from numba import njit
 
 from repkernels.coefficients import trigonometric as c
 from repkernels.cpu.functions import bitcast, fma
-from repkernels.cpu.rounded.arithmetic import polynomial
+from repkernels.cpu.rounded.arithmetic import magnitude, patched, polynomial
 
-F32, F64, I32 = np.float32, np.float64, np.int32
+F32, F64, I32, I64 = np.float32, np.float64, np.int32, np.int64
 
+TWO_OVER_PI = np.array(c.TWO_OVER_PI, np.int64)
+TWO_OVER_PI_ROUNDED, SIN, COS = c.TWO_OVER_PI_ROUNDED, c.SIN, c.COS
+SIN_PATCHES, COS_PATCHES = c.SIN_PATCHES, c.COS_PATCHES
+UNIT, HALF, LOW_WORD = 2.0**-62, I64(0x2000000000000000), I64(0xFFFFFFFF)
+INFINITY, NAN = F32(np.inf), F32(np.nan)
 MAGIC32, SINPI, COSPI = F32(c.MAGIC32), c.SINPI, c.COSPI
+
+
+@njit
+def joined(high, low, shift):
+    """The high word of (high, low) << shift, 0 <= shift < 32."""
+    return (((high << 32) | low) >> (32 - shift)) & LOW_WORD
+
+
+@njit
+def quarter_turns(a):
+    """fp32 a >= 0 as n + f quarter turns, |f| <= 1/2: n modulo 4, f in binary64."""
+    bits = I64(bitcast(a))
+    exponent = bits >> 23
+    if exponent < 126:
+        return I32(0), F64(a) * TWO_OVER_PI_ROUNDED
+    # Digits of higher weight make whole turns.
+    at = min(exponent, 254) - 120
+    first, shift = at >> 5, at & 31
+    w0, w1, w2, w3 = (
+        TWO_OVER_PI[first],
+        TWO_OVER_PI[first + 1],
+        TWO_OVER_PI[first + 2],
+        TWO_OVER_PI[first + 3],
+    )
+    mantissa = (bits & 0x7FFFFF) | 0x800000
+    high = (mantissa * joined(w0, w1, shift)) << 32
+    middle = mantissa * joined(w1, w2, shift)
+    low = (mantissa * joined(w2, w3, shift)) >> 32
+    # In units of 2^-62, modulo 4.
+    product = high + middle + low
+    n = (product + HALF) >> 62
+    return I32(n), F64(product - (n << 62)) * UNIT
+
+
+@njit
+def wide_sine(a, shift):
+    """sin a, or cos a for shift = 1, a >= 0, but for its sign: that of the second result's bit 1 more."""
+    n, f = quarter_turns(a)
+    n = I32(n + shift)
+    z = f * f
+    return polynomial(z, COS) if n & 1 != 0 else polynomial(z, SIN) * f, n
+
+
+@njit
+def sin(x):
+    """RN32(sin x); zeros stay, NaN at infinities."""
+    a = magnitude(x)
+    y, n = wide_sine(a, 0)
+    y = with_turns(F32(y), I32(n ^ ((bitcast(x) >> 30) & 2)))
+    return patched(x, y, SIN_PATCHES) if a < INFINITY else NAN
+
+
+@njit
+def cos(x):
+    """RN32(cos x); NaN at infinities."""
+    a = magnitude(x)
+    y, n = wide_sine(a, 1)
+    return patched(a, with_turns(F32(y), n), COS_PATCHES) if a < INFINITY else NAN
 
 
 @njit

@@ -122,7 +122,7 @@ def tanh_of(x, EXP2: tl.constexpr, FACTOR: tl.constexpr):
         f = tl.fma(a, FACTOR * LOG2_E_LOW, f)
     power = (exponent(m) + 0x3F800000).to(tl.float32, bitcast=True)
     q = tl.fma(power, horner(f, EXP2) * f, power - 1.0)
-    return with_sign(with_nan(q * minus_reciprocal(q + 2.0), x), x)
+    return with_sign(q * minus_reciprocal(q + 2.0), x)
 
 
 @triton.jit
