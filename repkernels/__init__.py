@@ -20,6 +20,7 @@ from repkernels.ops.norm import norm
 from repkernels.ops.sort import argsort, sort, topk
 from repkernels.ops.sum import mean, sum
 from repkernels.ops.unary import (
+    cos,
     erf,
     exp,
     exp2,
@@ -31,6 +32,7 @@ from repkernels.ops.unary import (
     reciprocal,
     rsqrt,
     sigmoid,
+    sin,
     sqrt,
     tanh,
 )
@@ -57,6 +59,7 @@ __all__ = [
     "bincount",
     "checkpoint_contexts",
     "contract",
+    "cos",
     "cumsum",
     "digest",
     "div",
@@ -92,6 +95,7 @@ __all__ = [
     "scatter_add",
     "set_contract",
     "sigmoid",
+    "sin",
     "sort",
     "sqrt",
     "std",

@@ -11,7 +11,7 @@ Case = dict[str, Any]
 
 ROUNDED = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "rsqrt", "reciprocal", "sqrt",
-    "silu", "mish", "selu", "softplus", "erf", "gelu", "gelu_tanh",
+    "silu", "mish", "selu", "softplus", "erf", "gelu", "gelu_tanh", "sin", "cos",
 )  # fmt: skip
 
 

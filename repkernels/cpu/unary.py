@@ -17,6 +17,7 @@ from repkernels.cpu.rounded.exponential import (
 )
 from repkernels.cpu.rounded.logarithm import log, log1p, log2, log10
 from repkernels.cpu.rounded.root import reciprocal, rsqrt, sqrt
+from repkernels.cpu.rounded.trigonometric import cos, sin
 
 
 @inlined
@@ -66,7 +67,21 @@ def expm1_gradient(g, x):
     return g * exp(x)
 
 
+@inlined
+def sin_gradient(g, x):
+    return g * cos(x)
+
+
+@inlined
+def cos_gradient(g, x):
+    return -(g * sin(x))
+
+
 FUNCTIONS = {
+    "sin": sin,
+    "cos": cos,
+    "sin_gradient": sin_gradient,
+    "cos_gradient": cos_gradient,
     "exp": exp,
     "exp2": exp2,
     "expm1": expm1,

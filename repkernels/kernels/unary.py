@@ -19,6 +19,7 @@ from repkernels.kernels.rounded.exponential import (
 )
 from repkernels.kernels.rounded.logarithm import log, log1p, log2, log10
 from repkernels.kernels.rounded.root import reciprocal, rsqrt, sqrt
+from repkernels.kernels.rounded.trigonometric import cos, sin
 
 
 @triton.jit
@@ -68,7 +69,21 @@ def expm1_gradient(g, x):
     return g * exp(x)
 
 
+@triton.jit
+def sin_gradient(g, x):
+    return g * cos(x)
+
+
+@triton.jit
+def cos_gradient(g, x):
+    return g * sin(x) * -1.0
+
+
 FUNCTIONS = {
+    "sin": sin,
+    "cos": cos,
+    "sin_gradient": sin_gradient,
+    "cos_gradient": cos_gradient,
     "exp": exp,
     "exp2": exp2,
     "expm1": expm1,

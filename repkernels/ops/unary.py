@@ -63,6 +63,16 @@ def log1p(input: Tensor) -> Tensor:
     return elementwise("log1p", argument(input, True))
 
 
+def sin(input: Tensor) -> Tensor:
+    """RN(sin x) for every x, however large; NaN at infinities. Gradient: RN(g * cos(x))."""
+    return elementwise("sin", argument(input))
+
+
+def cos(input: Tensor) -> Tensor:
+    """RN(cos x) for every x, however large; NaN at infinities. Gradient: -RN(g * sin(x))."""
+    return elementwise("cos", argument(input))
+
+
 def tanh(input: Tensor) -> Tensor:
     """RN(tanh x). Gradient from x, by t = e^(-2|x|): RN(g * RN(4t / RN(d * d))), d = RN(t + 1): within 4 ulp."""
     return elementwise("tanh", argument(input))
