@@ -107,6 +107,15 @@ def test_integer_kernels(backend, seed):
     assert out.tolist() == [w * int(spans[i // 205]) >> 64 for i, w in enumerate(drawn)]
 
 
+def test_quotients_by_products():
+    from repkernels.kernels.random import reciprocal_of
+
+    for divisor in (1, 2, 3, 205, 2**31 - 1, 2**32 + 15, 2**62):
+        for i in (0, 1, divisor - 1, divisor, 7 * divisor - 1, 2**40, 2**63 - 1):
+            estimate = i * (reciprocal_of(divisor) % 2**64) >> 64
+            assert estimate + (i - estimate * divisor >= divisor) == i // divisor
+
+
 @each_backend
 def test_below_kernels(backend):
     out = torch.empty(1025, dtype=torch.bool, device=backend.device)

@@ -6,20 +6,20 @@ import triton.language as tl
 from torch import Tensor
 
 from repkernels.kernels.launch import launch
-from repkernels.kernels.random import BLOCKS, in_order, philox
+from repkernels.kernels.random import BLOCKS, in_order, philox, quotient, reciprocal_of
 from repkernels.kernels.scalar import bits, scalar, signed
 
 
 @triton.jit
 def dropout_kernel(
-    x, out, n, inner, seed: tl.int64, stream: tl.int64, threshold: tl.int64, scale: tl.int64, shift: tl.int64,
-    dropped: tl.int64, SHARED: tl.constexpr, SHIFTED: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
+    x, out, n, inner, reciprocal: tl.int64, seed: tl.int64, stream: tl.int64, threshold: tl.int64, scale: tl.int64,
+    shift: tl.int64, dropped: tl.int64, SHARED: tl.constexpr, SHIFTED: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """SHARED: `inner` elements share a word."""
+    """SHARED: `inner` elements share a word; reciprocal: that of `inner`."""
     first = tl.program_id(0).to(tl.int64) * BLOCKS
     i = 4 * first + tl.arange(0, 4 * BLOCKS)
     if SHARED:
-        j = i // inner
+        j = quotient(i, inner, reciprocal)
         a, b, c, d = philox(j >> 2, seed, stream)
         place = j & 3
         word = tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
@@ -42,8 +42,8 @@ def dropout(
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     launch(
-        dropout_kernel, (triton.cdiv(x.numel(), 4 * BLOCKS),), x, out, x.numel(), inner, signed(seed), signed(stream),
-        threshold, bits(scale), bits(shift), bits(dropped), SHARED=inner != 1, SHIFTED=shift != 0,
+        dropout_kernel, (triton.cdiv(x.numel(), 4 * BLOCKS),), x, out, x.numel(), inner, reciprocal_of(max(inner, 1)),
+        signed(seed), signed(stream), threshold, bits(scale), bits(shift), bits(dropped), SHARED=inner != 1, SHIFTED=shift != 0,
         WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32, BLOCKS=BLOCKS,
     )  # fmt: skip
     return out

@@ -54,6 +54,13 @@ def unit(word):
 
 
 @triton.jit
+def quotient(i, divisor, reciprocal):
+    """i // divisor of int64 i >= 0, by a product, since a division in this format takes long; see `reciprocal_of`."""
+    q = tl.umulhi(i.to(tl.uint64), reciprocal.to(tl.uint64)).to(tl.int64)
+    return q + (i - q * divisor >= divisor).to(tl.int64)
+
+
+@triton.jit
 def word64(high, low):
     """high * 2^32 + low as uint64."""
     return (high.to(tl.uint64) << 32) | low.to(tl.uint64)
@@ -83,8 +90,9 @@ def below_kernel(out, thresholds, n, seed: tl.int64, stream: tl.int64, EACH: tl.
 
 @triton.jit
 def integers_kernel(
-    out, spans, n, each, seed: tl.int64, stream: tl.int64, low: tl.int64, ONE: tl.constexpr, BLOCKS: tl.constexpr
-):
+    out, spans, n, each, reciprocal: tl.int64, seed: tl.int64, stream: tl.int64, low: tl.int64, ONE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):  # fmt: skip
     first = tl.program_id(0).to(tl.int64) * BLOCKS
     a, b, c, d = philox(first + tl.arange(0, BLOCKS), seed, stream)
     word = tl.interleave(word64(a, b), word64(c, d))
@@ -92,7 +100,7 @@ def integers_kernel(
     if ONE:
         span = tl.load(spans) + tl.zeros_like(i)
     else:
-        span = tl.load(spans + i // each, mask=i < n, other=0)
+        span = tl.load(spans + quotient(i, each, reciprocal), mask=i < n, other=0)
     share = tl.umulhi(word, span.to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)
     tl.store(out + i, low + share, mask=i < n)
 
@@ -127,16 +135,21 @@ def below(out: Tensor, seed: int, stream: int, thresholds: Tensor) -> None:
 def integers(out: Tensor, seed: int, stream: int, spans: Tensor, low: int) -> None:
     """out, contiguous int64: low + floor(W * span / 2^64); spans: int64, bits of unsigned ones, each for as many
     elements."""
-    each = out.numel() // max(1, spans.numel())
+    each = max(1, out.numel() // max(1, spans.numel()))
     launch(
-        integers_kernel, grid(out, 2), out, spans, out.numel(), each, signed(seed), signed(stream), low,
-        ONE=spans.numel() == 1, BLOCKS=BLOCKS,
+        integers_kernel, grid(out, 2), out, spans, out.numel(), each, reciprocal_of(each), signed(seed), signed(stream),
+        low, ONE=spans.numel() == 1, BLOCKS=BLOCKS,
     )  # fmt: skip
 
 
 def keys(out: Tensor, seed: int, stream: int) -> None:
     """out, contiguous int64: the 64-bit words in the order of signed integers, less 2^63."""
     launch(keys_kernel, grid(out, 2), out, out.numel(), signed(seed), signed(stream), BLOCKS=BLOCKS)
+
+
+def reciprocal_of(divisor: int) -> int:
+    """floor(2^64 / divisor), or 2^64 - 1 for 1: with it the product's high half is the quotient or one less."""
+    return signed(min((1 << 64) - 1, (1 << 64) // divisor))
 
 
 def grid(out: Tensor, of_block: int) -> tuple[int]:

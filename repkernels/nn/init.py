@@ -1,8 +1,8 @@
 """torch.nn.init's names, drawn by Philox (repkernels.random), so that a model starts with the same bits everywhere.
 
-Every draw takes one stream of the process's generator, or of `generator=` (a `repkernels.random.Generator`), also on the
-meta device: later parameters do not depend on where this one lives. Bounds and deviations are computed in binary64 by
-+, -, *, / and square root. SPEC.md, "Initialisation".
+Every draw takes one stream of the process's generator, or of `generator=` (a `repkernels.random.Generator`), also on
+the meta device: later parameters do not depend on where this one lives. Bounds and deviations are computed in binary64
+by +, -, *, / and square root. SPEC.md, "Initialisation".
 """
 
 import math

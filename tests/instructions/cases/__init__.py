@@ -8,9 +8,29 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from tests.instructions.case import Case
-from tests.instructions.cases import contractions, indexing, losses, norms, optimizers, reductions, softmax, unary
+from tests.instructions.cases import (
+    contractions,
+    indexing,
+    losses,
+    norms,
+    optimizers,
+    random,
+    reductions,
+    softmax,
+    unary,
+)
 
-FAMILIES: tuple[ModuleType, ...] = (contractions, indexing, losses, norms, optimizers, reductions, softmax, unary)
+FAMILIES: tuple[ModuleType, ...] = (
+    contractions,
+    indexing,
+    losses,
+    norms,
+    optimizers,
+    random,
+    reductions,
+    softmax,
+    unary,
+)
 
 
 def cases(target: str) -> Iterator[Case]:

@@ -34,11 +34,9 @@ def _clip(dtype: torch.dtype, kind: str, odd: bool = False) -> None:
 def cases(target: str) -> Iterator[Case]:
     """All that is checked on `target`."""
     yield Case("sgd float32", partial(_sgd, torch.float32, False, True))
-    yield Case("sgd float64", partial(_sgd, torch.float64, False, True))
     yield Case("sgd first step, odd", partial(_sgd, torch.float16, True, False, odd=True))
     yield Case("adamw float32", partial(_adam, torch.float32, True, False))
     yield Case("adam bfloat16, amsgrad, odd", partial(_adam, torch.bfloat16, False, True, odd=True))
     yield Case("adamw float64", partial(_adam, torch.float64, True, True))
     yield Case("norms of type 2 and scaling, float32", partial(_clip, torch.float32, "2"))
-    yield Case("norms of type 1 and scaling, bfloat16, odd", partial(_clip, torch.bfloat16, "1", odd=True))
-    yield Case("norms of type inf and scaling, float64", partial(_clip, torch.float64, "inf"))
+    yield Case("norms of type inf and scaling, bfloat16, odd", partial(_clip, torch.bfloat16, "inf", odd=True))
