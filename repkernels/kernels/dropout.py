@@ -13,7 +13,8 @@ from repkernels.kernels.scalar import bits, scalar, signed
 @triton.jit
 def dropout_kernel(
     x, out, n, inner, reciprocal: tl.int64, seed: tl.int64, stream: tl.int64, threshold: tl.int64, scale: tl.int64,
-    shift: tl.int64, dropped: tl.int64, SHARED: tl.constexpr, SHIFTED: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
+    shift: tl.int64, dropped: tl.int64, SHARED: tl.constexpr, SHIFTED: tl.constexpr, WIDE: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """SHARED: `inner` elements share a word; reciprocal: that of `inner`."""
     first = tl.program_id(0).to(tl.int64) * BLOCKS
@@ -43,7 +44,7 @@ def dropout(
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     launch(
         dropout_kernel, (triton.cdiv(x.numel(), 4 * BLOCKS),), x, out, x.numel(), inner, reciprocal_of(max(inner, 1)),
-        signed(seed), signed(stream), threshold, bits(scale), bits(shift), bits(dropped), SHARED=inner != 1, SHIFTED=shift != 0,
-        WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32, BLOCKS=BLOCKS,
+        signed(seed), signed(stream), threshold, bits(scale), bits(shift), bits(dropped), SHARED=inner != 1,
+        SHIFTED=shift != 0, WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32, BLOCKS=BLOCKS,
     )  # fmt: skip
     return out
