@@ -32,17 +32,17 @@ COLUMN = Axes(False, False)
 @triton.jit
 def apply_kernel(
     x, mean, inverse, weight, bias, y, M, K, stride_m, stride_k, DIV, MOD, WEIGHTS, ROWS: tl.constexpr,
-    COLS: tl.constexpr, S_ROW: tl.constexpr, W_ROW: tl.constexpr, CENTRED: tl.constexpr, WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr, WIDE: tl.constexpr,
+    COLS: tl.constexpr, S_ROW: tl.constexpr, W_ROW: tl.constexpr, FAR: tl.constexpr, CENTRED: tl.constexpr,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = ((x - mean) * inverse) * weight + bias on a tile; y contiguous."""
     row, col, mask, at = tile(M, K, ROWS, COLS)
-    s = place(row, col, DIV, MOD, S_ROW)
+    s = place(row, col, DIV, MOD, S_ROW, FAR)
     result = tl.load(x + row * stride_m + col * stride_k, mask=mask, other=0.0).to(WIDE)
     if CENTRED:
         result = result - numbers(mean, s, row, col, M, K, S_ROW, WIDE)
     result = result * numbers(inverse, s, row, col, M, K, S_ROW, WIDE)
-    w = place(row, col, 1, WEIGHTS, W_ROW)
+    w = place(row, col, 1, WEIGHTS, W_ROW, FAR)
     if WEIGHT:
         result = result * numbers(weight, w, row, col, M, K, W_ROW, WIDE)
     if BIAS:
@@ -53,16 +53,16 @@ def apply_kernel(
 @triton.jit
 def gradient_kernel(
     g, x, mean, inverse, weight, a, b, scale, dx, M, K, stride_gm, stride_gk, stride_xm, stride_xk, DIV, MOD,
-    WEIGHTS, ROWS: tl.constexpr, COLS: tl.constexpr, S_ROW: tl.constexpr, W_ROW: tl.constexpr,
+    WEIGHTS, ROWS: tl.constexpr, COLS: tl.constexpr, S_ROW: tl.constexpr, W_ROW: tl.constexpr, FAR: tl.constexpr,
     CENTRED: tl.constexpr, WEIGHT: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dx = scale * ((g * weight - b) - xhat * a) on a tile; dx contiguous."""
     row, col, mask, at = tile(M, K, ROWS, COLS)
-    s = place(row, col, DIV, MOD, S_ROW)
+    s = place(row, col, DIV, MOD, S_ROW, FAR)
     u = tl.load(g + row * stride_gm + col * stride_gk, mask=mask, other=0.0).to(WIDE)
     xhat = tl.load(x + row * stride_xm + col * stride_xk, mask=mask, other=0.0).to(WIDE)
     if WEIGHT:
-        u = u * numbers(weight, place(row, col, 1, WEIGHTS, W_ROW), row, col, M, K, W_ROW, WIDE)
+        u = u * numbers(weight, place(row, col, 1, WEIGHTS, W_ROW, FAR), row, col, M, K, W_ROW, WIDE)
     if CENTRED:
         xhat = xhat - numbers(mean, s, row, col, M, K, S_ROW, WIDE)
         u = u - numbers(b, s, row, col, M, K, S_ROW, WIDE)
@@ -75,12 +75,12 @@ def gradient_kernel(
 @triton.jit
 def scale_kernel(
     g, scale, dx, M, K, stride_m, stride_k, DIV, MOD, WEIGHTS, ROWS: tl.constexpr, COLS: tl.constexpr,
-    S_ROW: tl.constexpr, W_ROW: tl.constexpr, WIDE: tl.constexpr,
+    S_ROW: tl.constexpr, W_ROW: tl.constexpr, FAR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dx = scale * g on a tile; dx contiguous."""
     row, col, mask, at = tile(M, K, ROWS, COLS)
     u = tl.load(g + row * stride_m + col * stride_k, mask=mask, other=0.0).to(WIDE)
-    factor = numbers(scale, place(row, col, DIV, MOD, S_ROW), row, col, M, K, S_ROW, WIDE)
+    factor = numbers(scale, place(row, col, DIV, MOD, S_ROW, FAR), row, col, M, K, S_ROW, WIDE)
     tl.store(dx + at, (factor * u).to(dx.dtype.element_ty), mask=mask)
 
 
@@ -106,9 +106,9 @@ def tile(M, K, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
-def place(row, col, DIV, MOD, BY_ROW: tl.constexpr):
-    """Which number belongs to an element."""
-    return row // DIV % MOD if BY_ROW else col
+def place(row, col, DIV, MOD, BY_ROW: tl.constexpr, FAR: tl.constexpr):
+    """Which number belongs to an element. FAR: rows are counted in 64 bits, in which a division is slow."""
+    return (row if FAR else row.to(tl.int32)) // DIV % MOD if BY_ROW else col
 
 
 @triton.jit
@@ -179,7 +179,7 @@ def _launch(
     numbers = [stride for x in strided for stride in x.stride()]
     if axes is not None:
         numbers += [axes.div, axes.mod or rows, axes.weights or rows]
-        constants |= {"S_ROW": axes.statistic_by_row, "W_ROW": axes.weight_by_row}
+        constants |= {"FAR": rows >= 2**31, "S_ROW": axes.statistic_by_row, "W_ROW": axes.weight_by_row}
     given = [strided[0] if x is None else x for x in tensors]
     launch(
         kernel, (triton.cdiv(rows, many) * triton.cdiv(columns, cols),), *given, rows, columns, *numbers,

@@ -23,7 +23,7 @@ def pair_sums_kernel(
     g, x, mean, inverse, weight, out, R, R2, N, N2, stride_gr1, stride_gr2, stride_gn1, stride_gn2, stride_xr1,
     stride_xr2, stride_xn1, stride_xn2, DIV, STEP: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr,
     COLS: tl.constexpr, SPLIT: tl.constexpr, BY_COLUMN: tl.constexpr, CENTRED: tl.constexpr, WEIGHT: tl.constexpr,
-    STORED: tl.constexpr, WIDE: tl.constexpr,
+    STORED: tl.constexpr, FAR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The SUMs of a block of STEP rows for COLS columns, of w * g * xhat and w * g, w by row.
 
@@ -56,7 +56,8 @@ def pair_sums_kernel(
         rows = start + lanes
         here = rows < count
         mask = here[:, None] & inside[None, :]
-        row = top + rows
+        # FAR: rows are counted in 64 bits, in which a division is slow.
+        row = (top if FAR else top.to(tl.int32)) + rows
         u = tl.load(at_g + at_rows(row, R2, stride_gr1, stride_gr2, SPLIT)[:, None], mask=mask, other=0.0).to(WIDE)
         v = tl.load(at_x + at_rows(row, R2, stride_xr1, stride_xr2, SPLIT)[:, None], mask=mask, other=0.0).to(WIDE)
         if not BY_COLUMN:
@@ -127,7 +128,7 @@ def pair_sums(
         pair_sums_kernel, (tiles * (lanes // part) * blocks,), g, x, inverse if mean is None else mean, inverse,
         inverse if weight is None else weight, out, rows, x.shape[1], columns, x.shape[3], *g.stride(), *x.stride(),
         max(1, by_column), STEP=BLOCK.value, LANES=lanes, ROWS=part, COLS=cols, SPLIT=x.shape[0] > 1,
-        BY_COLUMN=by_column > 0, CENTRED=mean is not None, WEIGHT=weight is not None, STORED=stored,
+        BY_COLUMN=by_column > 0, CENTRED=mean is not None, WEIGHT=weight is not None, STORED=stored, FAR=rows >= 2**31,
         WIDE=TYPES[inverse.dtype], num_warps=8 if part * cols >= 8192 else 4,
     )  # fmt: skip
     sums = halved(out)

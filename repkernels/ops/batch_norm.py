@@ -201,7 +201,9 @@ def several_values(count: int, input: Tensor) -> None:
 def memory_format(x: Tensor) -> torch.memory_format | None:
     """channels_last or channels_last_3d if x's memory is that and not also contiguous; None otherwise."""
     form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
-    return form if form is not None and x.is_contiguous(memory_format=form) and not x.is_contiguous() else None
+    if form is None or torch._C._functorch.is_batchedtensor(x):  # torch can't ask a batch of vmap
+        return None
+    return form if x.is_contiguous(memory_format=form) and not x.is_contiguous() else None
 
 
 def check(
