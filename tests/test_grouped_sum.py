@@ -49,9 +49,10 @@ def test_long_groups(backend, count):
         index = torch.cat([torch.full((count,), 2), torch.tensor([0, 4, 0])])
         index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(count))]
         x = randn(len(index), columns, seed=count)
-        check(backend, x, index, 5)
-        check(backend, x, index, 5, mean=True)
         check(backend, x, index, 5, base=randn(5, columns, seed=1), alpha=-1.7)
+        if count < 65536:
+            check(backend, x, index, 5)
+            check(backend, x, index, 5, mean=True)
 
 
 @each_backend

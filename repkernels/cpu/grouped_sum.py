@@ -41,56 +41,59 @@ def _grouped_sum(start, stop, x, strides, order, starts, base, alpha, finish, ou
     state = keep_subnormals()
     columns = out.shape[1]
     tiles = -(-columns // WIDTH)
-    lanes, row = np.empty((LANES, WIDTH), out.dtype), np.empty(WIDTH, out.dtype)
+    lanes = np.empty((LANES, WIDTH), out.dtype)
     for piece in range(start, stop):
         group, left = piece // tiles, piece % tiles * WIDTH
         width = min(WIDTH, columns - left)
-        result = out[group, left : left + width]
-        first, last = starts[group], starts[group + 1]
-        n = last - first
-        if n == 0:
-            if finish == ADD:
-                result[:] = base[group, left : left + width]
-            continue
-        blocks = -(-n // BLOCK)
-        if blocks == 1:
-            _sum_rows(x, strides, left, order[first:last], lanes, row, result)
-        else:
-            sums = np.empty((blocks, width), out.dtype)
-            for block in range(blocks):
-                rows = order[first + block * BLOCK : min(last, first + (block + 1) * BLOCK)]
-                _sum_rows(x, strides, left, rows, lanes, row, sums[block])
-            # A group of less than 2^32 rows has one level of blocks.
-            _sum_rows(sums.reshape(-1), (width, 1), 0, np.arange(blocks), lanes, row, result)
-        if finish == MEAN:
-            for j in range(width):
-                result[j] = divide(result[j], out.dtype.type(n))
-        elif finish == ADD:
-            for j in range(width):
-                result[j] = base[group, left + j] + alpha * result[j]
+        rows = order[starts[group] : starts[group + 1]]
+        n = rows.size
+        if n:
+            _sum_rows(x, strides, left, rows, lanes, width)
+        for j in range(width):
+            total = lanes[0, j] if n else out.dtype.type(0)
+            if finish == MEAN and n:
+                total = divide(total, out.dtype.type(n))
+            elif finish == ADD:
+                total = base[group, left + j] + alpha * total if n else base[group, left + j]
+            out[group, left + j] = total
     restore(state)
 
 
 @njit
-def _sum_rows(x, strides, left, rows, lanes, term, result):
-    """result[j] = the SUM over `rows` (1 .. BLOCK of them) of column left + j."""
-    width, n = result.size, rows.size
-    for i in range(n):
-        at = rows[i] * strides[0] + left * strides[1]
-        lane, part = lanes[i % LANES, :width], term[:width]
-        if i < LANES:
-            load(lane, x, at, strides[1])
-        else:
-            load(part, x, at, strides[1])
-            _add(lane, part)
-    n, half = min(n, LANES), 1
+def _sum_rows(x, strides, left, rows, lanes, width):
+    """lanes[0, j] = the SUM over `rows`, at least one, of column left + j, for j < width."""
+    term = np.empty(width, x.dtype)
+    while True:
+        n = rows.size
+        blocks = -(-n // BLOCK)
+        sums = np.empty((blocks if blocks > 1 else 0, width), x.dtype)
+        for block in range(blocks):
+            top, bottom = block * BLOCK, min((block + 1) * BLOCK, n)
+            for i in range(top, bottom):
+                at = rows[i] * strides[0] + left * strides[1]
+                lane = lanes[i % LANES, :width]
+                part = lane if i < top + LANES else term
+                load(part, x, at, strides[1])
+                if i >= top + LANES:
+                    _add(lane, part)
+            _halve(lanes, min(bottom - top, LANES), width)
+            if blocks > 1:
+                sums[block] = lanes[0, :width]
+        if blocks == 1:
+            break
+        x, strides, left, rows = sums.reshape(-1), (width, 1), 0, np.arange(blocks)
+
+
+@njit
+def _halve(lanes, n, width):
+    """lanes[0] = the sum of the first n lanes by halvings. A missing lane is -0: nothing to add."""
+    half = 1
     while 2 * half < n:
         half *= 2
     while half:
         for j in range(n - half):
             _add(lanes[j, :width], lanes[j + half, :width])
         n, half = min(n, half), half // 2
-    result[:] = lanes[0, :width]
 
 
 @njit
