@@ -8,7 +8,7 @@ operations; those without an exponential take fp64 too.
 import torch
 from torch import Tensor
 
-from repkernels.ops import checks
+from repkernels.ops import checks, documentation
 from repkernels.ops.elementwise import elementwise
 from repkernels.ops.unary import DTYPES, argument
 
@@ -170,3 +170,18 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     if not lambd >= 0:
         raise RuntimeError(f"lambd: expected a number of at least 0, got {lambd}")
     return _activation("softshrink", input, s=lambd)
+
+
+for _dtypes, _functions in (
+    ("fp32, bf16, fp16", (gelu, silu, softplus, logsigmoid, mish, elu, selu, celu, tanhshrink, glu)),
+    ("fp32, bf16, fp16, fp64", (hardtanh, relu6, leaky_relu, prelu, threshold, hardswish, hardsigmoid, softsign)),
+    ("fp32, bf16, fp16, fp64", (hardshrink, softshrink)),
+):
+    documentation.add(
+        _functions,
+        f"""
+        input: {_dtypes}, any shape and strides. Result: its dtype; half types are rounded once from fp32. Bits:
+        SPEC.md, "Functions" and "Elementwise operations".
+        Raises NotImplementedError for other dtypes, sparse tensors and other devices, TypeError for no tensor.
+        """,
+    )

@@ -9,7 +9,8 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """x where x > 0 or x is NaN, else +0; any shape, dtype and device.
 
-    The gradient is g where x > 0 or x is NaN, else +0. inplace: writes to `input`, as torch.nn.functional.relu does.
+    The gradient is g where x > 0 or x is NaN, else +0 (SPEC.md, "relu"). inplace: writes to `input`, as
+    torch.nn.functional.relu does. Raises torch's errors.
     """
     x = input.detach().resolve_neg()  # torch can't view a tensor with the negative bit as integers
     if x.dtype.is_floating_point and x.element_size() > 1 and not torch._C._functorch.is_batchedtensor(x):

@@ -10,7 +10,7 @@ otherwise, where no step is subnormal; those that read the stored result y of a 
 import torch
 from torch import Tensor
 
-from repkernels.ops import checks, derivatives  # noqa: F401  (the gradients' rules)
+from repkernels.ops import checks, derivatives, documentation  # noqa: F401  (the gradients' rules)
 from repkernels.ops.elementwise import elementwise
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -101,3 +101,13 @@ def reciprocal(input: Tensor) -> Tensor:
 def sqrt(input: Tensor) -> Tensor:
     """RN(sqrt(x)): zeros stay, NaN below. Gradient: RN(g / RN(y + y)), y the stored result."""
     return elementwise("sqrt", argument(input))
+
+
+documentation.add(
+    (exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tanh, sigmoid, erf, rsqrt, reciprocal, sqrt),
+    """
+    input: fp32, bf16, fp16, any shape and strides; integers and bool are rounded to fp32. Result: its shape, in its
+    dtype (fp32 for integers); half types are rounded once more from fp32. Bits: SPEC.md, "Functions".
+    Raises NotImplementedError for fp64 and other dtypes, sparse tensors and other devices, TypeError for no tensor.
+    """,
+)
