@@ -1,4 +1,7 @@
-"""sincospi: all 2^24 arguments on the CPU against the definition, Triton's against the CPU's."""
+"""sincospi: an eighth of a turn whole against the definition, the others by symmetry; hard inputs of sin and cos.
+
+Triton's results are the CPU's. test_rounded.py has other inputs of sin and cos.
+"""
 
 import mpmath
 import numpy as np
@@ -7,8 +10,10 @@ import triton
 import triton.language as tl
 from numba import njit
 
+from reference import unary
+from repkernels.coefficients.trigonometric import COS_PATCHES
 from repkernels.cpu.fpu import keep_subnormals, restore
-from repkernels.cpu.rounded.trigonometric import sincospi
+from repkernels.cpu.rounded.trigonometric import cos, sin, sincospi, wide_sine
 from repkernels.kernels.launch import launch
 from repkernels.kernels.rounded import trigonometric as kernels
 from tests.support import assert_same_bits
@@ -68,12 +73,13 @@ def test_an_eighth_of_a_turn():
 
 
 def test_the_whole_turn_by_symmetry():
-    """sin(pi x) over the first eighth, then the others: from the sine and cosine of the distance to a quarter."""
-    k = np.arange(1 << 24)
+    """Every 13th argument: from the sine and cosine of its distance to the nearest quarter."""
+    k = np.arange(0, 1 << 24, 13)
     s, c = on_cpu(k.astype(np.float32) * STEP)
     quarter = 2 * EIGHTH
     turns, within = (k + EIGHTH) // quarter, (k + EIGHTH) % quarter - EIGHTH
-    small, large = s[np.abs(within)] * np.sign(within), c[np.abs(within)]
+    small, large = on_cpu(np.abs(within).astype(np.float32) * STEP)
+    small *= np.sign(within)
     zero = np.float32(0)
     for value, turn in ((s, turns), (c, turns + 1)):
         wanted = np.where(turn & 1, large, small) * np.where(turn & 2, -1, 1) + zero
@@ -94,3 +100,50 @@ def test_triton_is_the_cpus():
     launch(apply_kernel, (1,), torch.from_numpy(x).to(DEVICE), s, c, SIZE=4096)
     for found, wanted in zip((s, c), on_cpu(x), strict=True):
         assert_same_bits(found.cpu(), torch.from_numpy(wanted))
+
+
+def number(pattern):
+    return np.uint32(pattern).view(np.float32)
+
+
+def bits_of(x):
+    return np.float32(x).view(np.uint32)
+
+
+def test_patches_of_the_cosine():
+    """Binary64 alone is wrong there, and the cosine is even."""
+    for pattern, value in COS_PATCHES:
+        for bits in (pattern, pattern | 1 << 31):
+            assert bits_of(cos(number(bits))) == unary.value("cos", bits)
+        y, _ = wide_sine(number(pattern), 1)
+        assert abs(np.float32(y)) != abs(value)
+        assert bits_of(value) == unary.value("cos", pattern)
+
+
+def test_arguments_nearest_to_quarter_turns():
+    """Of all exponents: continued fractions give the multiples of pi/2 that fp32 numbers come nearest to."""
+    patterns = []
+    for exponent in range(-1, 128):
+        unit = mpmath.mpf(2) ** (exponent - 23)
+        with mpmath.workprec(400):
+            ratio = unit / (mpmath.pi / 2)
+            near = nearest(ratio - mpmath.floor(ratio))
+        patterns += [int(np.float32(float(m * unit)).view(np.uint32)) for m in near]
+    for pattern in patterns:
+        x = number(pattern)
+        assert bits_of(sin(x)) == unary.value("sin", pattern)
+        assert bits_of(cos(x)) == unary.value("cos", pattern)
+
+
+def nearest(ratio):
+    """24-bit integers m with m * ratio near an integer: the denominators of its convergents, times small numbers."""
+    found, before, last = [], 0, 1
+    rest = ratio
+    while last < 1 << 24 and rest:
+        quotient = int(1 / rest)
+        before, last = last, quotient * last + before
+        rest = 1 / rest - quotient
+        found += [last * k for k in (1, 2, 3) if 1 << 23 <= last * k < 1 << 24]
+        if last < 1 << 23:
+            found.append(last << (24 - last.bit_length()))
+    return found[-4:]

@@ -1,6 +1,6 @@
 """Constants of sin, cos, sincospi. Polynomials and digits: `python -m bench.fit_trigonometric`.
 
-..._PATCHES: (fp32 bits of |x| as int32, |result|) of each input at which rounding the binary64 number is wrong.
+COS_PATCHES: (fp32 bits of |x| as int32, result) of each input at which rounding the binary64 number is wrong.
 """
 
 from repkernels.coefficients.numbers import numbers, patches
@@ -29,8 +29,7 @@ COS = numbers(
     "-0x1.3bd3cc9be45dep+0",
     "0x1.0000000000000p+0",
 )
-SIN_PATCHES = patches(("7fffffff", "0x0p+0"))
-COS_PATCHES = patches(("7fffffff", "0x0p+0"))
+COS_PATCHES = patches(("5f18b878", "0x1.fe2976p-1"), ("6115cb11", "0x1.f0285ep-1"))
 
 # In fp32 it rounds to an integer, which is then the low end of the sum's bits.
 MAGIC32 = 1.5 * 2.0**23

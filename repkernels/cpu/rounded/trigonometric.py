@@ -15,7 +15,7 @@ F32, F64, I32, I64 = np.float32, np.float64, np.int32, np.int64
 
 TWO_OVER_PI = np.array(c.TWO_OVER_PI, np.int64)
 TWO_OVER_PI_ROUNDED, SIN, COS = c.TWO_OVER_PI_ROUNDED, c.SIN, c.COS
-SIN_PATCHES, COS_PATCHES = c.SIN_PATCHES, c.COS_PATCHES
+COS_PATCHES = c.COS_PATCHES
 UNIT, HALF, LOW_WORD = 2.0**-62, I64(0x2000000000000000), I64(0xFFFFFFFF)
 INFINITY, NAN = F32(np.inf), F32(np.nan)
 MAGIC32, SINPI, COSPI = F32(c.MAGIC32), c.SINPI, c.COSPI
@@ -68,7 +68,7 @@ def sin(x):
     a = magnitude(x)
     y, n = wide_sine(a, 0)
     y = with_turns(F32(y), I32(n ^ ((bitcast(x) >> 30) & 2)))
-    return patched(x, y, SIN_PATCHES) if a < INFINITY else NAN
+    return y if a < INFINITY else NAN
 
 
 @njit

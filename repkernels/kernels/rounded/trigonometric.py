@@ -16,7 +16,6 @@ TWO_OVER_PI = tl.constexpr(c.TWO_OVER_PI)
 TWO_OVER_PI_ROUNDED = tl.constexpr(c.TWO_OVER_PI_ROUNDED)
 SIN = tl.constexpr(c.SIN)
 COS = tl.constexpr(c.COS)
-SIN_PATCHES = tl.constexpr(c.SIN_PATCHES)
 COS_PATCHES = tl.constexpr(c.COS_PATCHES)
 MAGIC32 = tl.constexpr(c.MAGIC32)
 SINPI = tl.constexpr(c.SINPI)
@@ -77,7 +76,7 @@ def sin(x):
     a = magnitude(x)
     y, n = wide_sine(a, 0)
     y = with_turns(y.to(tl.float32), n ^ ((x.to(tl.int32, bitcast=True) >> 30) & 2))
-    return tl.where(a < float("inf"), patched(x, y, SIN_PATCHES), float("nan"))
+    return tl.where(a < float("inf"), y, float("nan"))
 
 
 @triton.jit
