@@ -110,7 +110,7 @@ def test_weight_gradients_of_many_rows_in_kernels(parts, monkeypatch):
     """Rows on all lanes twice, on some thrice; with blocks of 65536 cut to 2048 rows there are two of them."""
     backend = BACKENDS[1]
     module = backend.module("row_norm")
-    monkeypatch.setattr(module, "backward_configuration", lambda *_: (64, 4, parts, False))
+    monkeypatch.setattr(module, "backward_configuration", lambda *_: (64, 4, parts, False, None))
     check(backend, "layer_norm", **operands(2100, 5, torch.float32, backend.device, "layer_norm"))
 
 

@@ -232,13 +232,14 @@ def forward(
         mean, _, inverse = column_statistics(values.t()[None, :, None], eps, centred)
         apply(values, mean if centred else None, inverse, w, b, y, ROW)
         return y, total, mean, inverse
-    many, warps = configuration(columns, x.element_size())
+    many, warps, registers = configuration(columns, centred)
     launch(
         norm_kernel, (triton.cdiv(rows, many),), x, *_or(x, residual, w, b), y, y if total is None else total, mean,
         inverse, rows, columns, *x.stride(), *(x if residual is None else residual).stride(), EPS=float(eps), ROWS=many,
         WIDTH=width_of(columns), CHUNKS=chunks, EVEN=chunks * width_of(columns) == columns, CENTRED=centred,
         RESIDUAL=residual is not None, WEIGHT=w is not None, BIAS=b is not None, WIDE=TYPES[wide], WARPS=warps,
         num_warps=warps,
+        registers=registers if wide == torch.float32 else None,
     )  # fmt: skip
     return y, total, mean, inverse
 
@@ -270,7 +271,7 @@ def backward(
     if parameters and chunks > (MOST_CHUNKS_WITH_SUMS if centred else MOST_CHUNKS):
         dx = backward(grad, x, mean, inverse, w, extra, False, centred)[0]
         return dx, *pair_sums(grad[None, :, None], x[None, :, None], mean, inverse, None, 0)
-    many, warps, parts, keep = backward_configuration(columns, parameters, centred)
+    many, warps, parts, keep, registers = backward_configuration(columns, parameters, centred)
     lanes = min(LANES.value, triton.next_power_of_2(rows)) if parameters else BLOCK.value
     many, parts = min(many, lanes), parts if lanes == LANES.value else 1
     blocks, group = triton.cdiv(rows, BLOCK.value), lanes // parts
@@ -285,6 +286,7 @@ def backward(
         CHUNKS=chunks, EVEN=chunks * width == columns, CENTRED=centred, WEIGHT=w is not None,
         EXTRA=extra is not None, PARAMETERS=parameters, WIDE=TYPES[inverse.dtype], WARPS=warps,
         KEEP=keep, num_warps=warps,
+        registers=registers if inverse.dtype == torch.float32 else None,
     )  # fmt: skip
     if not parameters:
         return dx, sums, sums.clone()
@@ -321,16 +323,20 @@ def _or(x: Tensor, *tensors: Tensor | None) -> list[Tensor]:
     return [x if t is None else t for t in tensors]
 
 
-def configuration(columns: int, itemsize: int) -> tuple[int, int]:
-    """Rows of a program of `forward`, and its warps; no bit depends on them."""
+def configuration(columns: int, centred: bool) -> tuple[int, int, int | None]:
+    """Rows of a program of `forward`, its warps, and the most registers of a thread; no bit depends on them."""
     chunks, width = chunks_of(columns), width_of(columns)
-    return max(1, 1024 // width), 1 if chunks == 1 else 2 if chunks <= 4 else 8
+    warps = 1 if chunks == 1 else 2 if chunks <= 4 else 8
+    # So that three rows of 16384 fit into a multiprocessor.
+    return max(1, 1024 // width), warps, 80 if centred and chunks > 8 else None
 
 
-def backward_configuration(columns: int, parameters: bool, centred: bool) -> tuple[int, int, int, bool]:
-    """Rows of a program of `backward` side by side, its warps, the lanes of one row that it halves (1, 2 or 4), and
-    whether a row stays in registers. No bit depends on them.
+def backward_configuration(columns: int, parameters: bool, centred: bool) -> tuple[int, int, int, bool, int | None]:
+    """Rows of a program of `backward` side by side, its warps, the lanes of one row that it halves (1, 2 or 4),
+    whether a row stays in registers, and the most registers of a thread. No bit depends on them.
     """
     chunks, width = chunks_of(columns), width_of(columns)
     keep = chunks == 1 or not (parameters and centred)
-    return max(1, 1024 // width), 1 if chunks == 1 else 2 if chunks == 2 else 4 if chunks <= 4 else 8, 1, keep
+    warps = 1 if chunks == 1 else 2 if chunks == 2 else 4 if chunks <= 4 else 8
+    # Four rows of 4096 side by side are worth a few registers kept in memory.
+    return max(1, 1024 // width), warps, 1, keep, 128 if parameters and 2 < chunks <= 4 else None
