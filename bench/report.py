@@ -69,7 +69,7 @@ def write(path: Path, machine: dict[str, Any], benchmark: str, rows: list[dict[s
 
 
 def plot(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]], console: Console) -> None:
-    """Squares as throughput over size; layers as ratio to the baseline over the number of rows."""
+    """Squares as throughput over size; layers as ratio to the baseline over the number of rows; others as bars."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -80,24 +80,19 @@ def plot(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]], consol
 
     measured = [row for row in rows if "error" not in row]
     squares = [row for row in measured if row["group"].startswith("square")]
-    layers = [row for row in measured if not row["group"].startswith("square")]
+    layers = [row for row in measured if "M" in row and row not in squares]
+    others = [row for row in measured if "M" not in row and row["variant"] != row["baseline"]]
     panels = [(kind, [r for r in squares if r["group"] == kind]) for kind in dict.fromkeys(r["group"] for r in squares)]
-    panels += [("layers", layers)] if layers else []
+    panels += [(kind, part) for kind, part in (("layers", layers), ("works", others)) if part]
     if not panels:
         return
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(6.5 * len(panels), 5), squeeze=False)
+    height = max(5.0, 0.45 * len(dict.fromkeys(row["work"] for row in others)))
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(6.5 * len(panels), height), squeeze=False)
     for axis, (kind, part) in zip(axes[0], panels, strict=True):
-        by_rows = kind == "layers"
-        for variant in dict.fromkeys(row["variant"] for row in part):
-            mine = [row for row in part if row["variant"] == variant]
-            x, y = _line(mine, "M", "ratio") if by_rows else _line(mine, "N", "teraops")
-            style = {"color": "black", "linestyle": "--"} if variant in {row["baseline"] for row in part} else {}
-            axis.plot(x, y, label=variant, marker="o", markersize=4, **style)
-        axis.set_xscale("log", base=2)
-        axis.set_xlabel("rows M" if by_rows else "size of the square")
-        axis.set_ylabel("speed relative to the baseline, median over layers" if by_rows else "TFLOP/s")
-        axis.set_ylim(bottom=0)
-        axis.set_title(kind)
+        if kind == "works":
+            _bars(axis, part)
+        else:
+            _curves(axis, kind, part)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     figure.suptitle(f"{machine['device']}, torch {machine['torch']}, commit {machine['commit']}")
@@ -105,6 +100,33 @@ def plot(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]], consol
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def _curves(axis: Any, kind: str, rows: list[dict[str, Any]]) -> None:
+    by_rows = kind == "layers"
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        mine = [row for row in rows if row["variant"] == variant]
+        x, y = _line(mine, "M", "ratio") if by_rows else _line(mine, "N", "teraops")
+        style = {"color": "black", "linestyle": "--"} if variant in {row["baseline"] for row in rows} else {}
+        axis.plot(x, y, label=variant, marker="o", markersize=4, **style)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("rows M" if by_rows else "size of the square")
+    axis.set_ylabel("speed relative to the baseline, median over layers" if by_rows else "TFLOP/s")
+    axis.set_ylim(bottom=0)
+    axis.set_title(kind)
+
+
+def _bars(axis: Any, rows: list[dict[str, Any]]) -> None:
+    works = list(dict.fromkeys(row["work"] for row in rows))
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    for k, variant in enumerate(variants):
+        mine = [row for row in rows if row["variant"] == variant and row["ratio"] is not None]
+        places = [works.index(row["work"]) + (k + 0.5) / len(variants) * 0.8 - 0.4 for row in mine]
+        axis.barh(places, [row["ratio"] for row in mine], height=0.8 / len(variants), label=variant)
+    axis.axvline(1, color="black", linestyle="--", label=", ".join(dict.fromkeys(row["baseline"] for row in rows)))
+    axis.set_yticks(range(len(works)), works, fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xlabel("speed relative to the baseline")
 
 
 def _line(rows: list[dict[str, Any]], x: str, y: str) -> tuple[list[int], list[float]]:
