@@ -10,7 +10,7 @@ import torch
 from reference import losses as reference
 from repkernels import nn
 from repkernels.nn import functional as F
-from repkernels.ops.losses import FORMULAS
+from repkernels.ops.loss_formulas import FORMULAS
 from tests.backends import each_backend
 from tests.support import DEVICES, assert_same_bits, name, randn, tensor, values
 

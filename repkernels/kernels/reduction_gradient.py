@@ -75,8 +75,8 @@ def gradient(
         cols = min(1024, triton.next_power_of_2(columns))
         lanes = min(triton.next_power_of_2(rows), max(1, 2048 // cols))
     launch(
-        reduction_gradient_kernel, (triton.cdiv(rows, lanes) * triton.cdiv(columns, cols),), x, out, g, g if a is None else a,
-        g if b is None else b, rows, x.shape[1], columns, x.shape[3], *x.stride(), *out.stride(), bits(divisor),
-        FORMULA=formula, ROWS=lanes, COLS=cols, SPLIT=x.shape[0] > 1, FAR=rows >= 2**31,
+        reduction_gradient_kernel, (triton.cdiv(rows, lanes) * triton.cdiv(columns, cols),), x, out, g,
+        g if a is None else a, g if b is None else b, rows, x.shape[1], columns, x.shape[3], *x.stride(), *out.stride(),
+        bits(divisor), FORMULA=formula, ROWS=lanes, COLS=cols, SPLIT=x.shape[0] > 1, FAR=rows >= 2**31,
         WIDE=tl.float64 if g.dtype == torch.float64 else tl.float32, num_warps=4,
     )  # fmt: skip

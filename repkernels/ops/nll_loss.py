@@ -7,7 +7,7 @@ from torch import Tensor
 
 from repkernels.ops import checks
 from repkernels.ops.cross_entropy import check_classes, check_range, check_reduction, check_weight, counted
-from repkernels.ops.losses import _loss
+from repkernels.ops.loss_formulas import loss
 from repkernels.ops.operation import operation
 from repkernels.ops.quotient import quotient
 from repkernels.ops.sum import sum_rows
@@ -118,7 +118,7 @@ def nll_loss(
     else:
         weight = weight.detach().to(picked.dtype)
         chosen = weight[target.masked_fill(ignored, 0)]
-        terms = _loss(picked, chosen, None, None, "nll", 0.0)
+        terms = loss(picked, chosen, None, None, "nll", 0.0)
     terms = terms.masked_fill(ignored, 0)
     if reduction == "none":
         return terms.to(input.dtype)
