@@ -54,19 +54,18 @@ def test_draws(device, dtype, what):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("bounds", [(-2.0, 2.0), (0.1, 0.6), (-0.05, 10.0)])
+@pytest.mark.parametrize(("bounds", "dtype"), list(zip([(-2.0, 2.0), (0.1, 0.6), (-0.05, 10.0)], DTYPES, strict=True)))
 def test_trunc_normal(device, dtype, bounds):
-    x = torch.empty(4, 125, dtype=dtype, device=device)
+    x = torch.empty(4, 50, dtype=dtype, device=device)
     init.trunc_normal_(x, 0.1, 0.9, *bounds, generator=random.Generator(5))
-    wanted = reference.trunc_normal((4, 125), 5, 0, 0.1, 0.9, *bounds)
+    wanted = reference.trunc_normal((4, 50), 5, 0, 0.1, 0.9, *bounds)
     assert_same_bits(x.cpu(), tensor(wanted, dtype))
     assert np.float32(bounds[0]) <= wanted.min()
     assert wanted.max() <= np.float32(bounds[1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(5, 17), (17, 5), (4, 4), (3, 2, 5), (1, 1030), (1, 1)])
+@pytest.mark.parametrize("shape", [(5, 17), (12, 3), (3, 2, 5), (1, 1030), (1, 1)])
 def test_orthogonal(dtype, shape):
     x = torch.empty(shape, dtype=dtype)
     init.orthogonal_(x, 1.5, generator=random.Generator(5))

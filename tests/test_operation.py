@@ -33,7 +33,7 @@ def _cases(device):
         ("cross_entropy", (randn(3, 4, device=device).requires_grad_(), target, None, 0.0, -100)),
         ("quotient", (bias[0].detach().requires_grad_(), torch.tensor(3.0, device=device))),
         ("sgd_step", (p, g, v, *scalars)),
-        ("sgd_step", (p.bfloat16(), g.bfloat16(), None, *scalars)),
+        ("sgd_step", (p.bfloat16(), g.bfloat16(), None, 0.1, 0.0, *scalars[2:])),
     ]
 
 

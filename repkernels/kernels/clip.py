@@ -1,5 +1,6 @@
 """Norms of a list of tensors on a GPU, and their scaling (SPEC.md, "Clipping gradients")."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -8,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from repkernels.kernels.binary import square_root
-from repkernels.kernels.flat import TYPES, elements, flats, place, tensor_at
+from repkernels.kernels.flat import TYPES, elements, flats, numbers_on, place, tensor_at
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum
 from repkernels.kernels.launch import launch
 
@@ -129,13 +130,13 @@ def norms(x: Sequence[Tensor], kind: str) -> Tensor:
     dtype, device = x[0].dtype, x[0].device
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     types = {"WIDE": TYPES[wide], "KIND": kind}
-    out = torch.zeros(len(x), dtype=wide, device=device)
+    found = dict.fromkeys(range(len(x)), torch.zeros((), dtype=wide, device=device))
     for aligned in (True, False):
         places = [i for i, v in enumerate(x) if v.numel() and (v.data_ptr() % 16 == 0) == aligned]
         if not places:
             continue
         some = [x[i] for i in places]
-        counts = [triton.cdiv(v.numel(), BLOCK.value) for v in some]
+        counts = tuple(triton.cdiv(v.numel(), BLOCK.value) for v in some)
         if max(counts) > BLOCK.value:
             raise NotImplementedError(f"gradients of more than {BLOCK.value**2} elements are not supported")
         (flat,) = flats([some], BLOCK.value)
@@ -144,11 +145,13 @@ def norms(x: Sequence[Tensor], kind: str) -> Tensor:
             norm_kernel, (len(sums),), flat.table, flat.pieces, sums, TYPE=TYPES[dtype], ALIGNED=flat.aligned,
             PIECE=BLOCK.value, LANES=LANES.value, **types,
         )  # fmt: skip
-        first = torch.tensor([0, *counts]).cumsum(0).to(device)
-        found = torch.empty(len(some), dtype=wide, device=device)
-        launch(join_kernel, (len(some),), sums, first, found, LANES=LANES.value, **types)
-        out[torch.tensor(places, device=device)] = found
-    return out
+        out = torch.empty(len(some), dtype=wide, device=device)
+        first = numbers_on((0, *itertools.accumulate(counts)), device)
+        launch(join_kernel, (len(some),), sums, first, out, LANES=LANES.value, **types)
+        if len(some) == len(x):
+            return out
+        found.update(zip(places, out.unbind(), strict=True))
+    return torch.stack(list(found.values()))
 
 
 def scale(x: Sequence[Tensor], factor: Tensor) -> None:

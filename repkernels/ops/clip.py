@@ -29,12 +29,15 @@ def total_norm(grads: Sequence[Tensor], norm_type: float) -> Tensor:
     for g in grads:
         checks.operand("parameters: a gradient", g)
     wide = torch.float64 if all(g.dtype == torch.float64 for g in grads) else torch.float32
-    norms = torch.empty(len(grads), dtype=wide, device=grads[0].device)
+    found: dict[int, Tensor] = {}
     for places in _alike(grads):
         some = [grads[i].resolve_neg().contiguous() for i in places]
-        found = backend("clip", some[0].device.type).norms(some, kind).to(norms.device)
-        with subnormals_kept():
-            norms[torch.tensor(places, device=norms.device)] = found.to(wide)
+        norms = backend("clip", some[0].device.type).norms(some, kind).to(grads[0].device)
+        if len(some) < len(grads):
+            with subnormals_kept():
+                found.update(zip(places, norms.to(wide).unbind(), strict=True))
+    if found:
+        norms = torch.stack([found[i] for i in range(len(grads))])
     return backend("clip", norms.device.type).norms([norms], kind)[0]
 
 

@@ -21,6 +21,8 @@ def _run(
     first: bool,
     maximize: bool,
 ) -> None:
+    if v is None and momentum != 0:
+        raise ValueError("v: None, but momentum needs one")
     _steps([p], [g], [] if v is None else [v], lr, momentum, dampening, weight_decay, nesterov, first, maximize)
 
 

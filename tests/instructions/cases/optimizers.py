@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from repkernels.kernels import adam, clip, sgd
+from repkernels.kernels import adam, clip, flat, sgd
 from tests.instructions.case import Case, tensor
 
 
@@ -40,3 +40,4 @@ def cases(target: str) -> Iterator[Case]:
     yield Case("adamw float64", partial(_adam, torch.float64, True, True))
     yield Case("norms of type 2 and scaling, float32", partial(_clip, torch.float32, "2"))
     yield Case("norms of type inf and scaling, bfloat16, odd", partial(_clip, torch.bfloat16, "inf", odd=True))
+    yield Case("a table in a captured graph", lambda: flat.written((1, 2**40, 3), torch.device("cpu")))
