@@ -55,7 +55,7 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         batches.refuse(name, in_dims[1:3])
         x = x.movedim(in_dims[0], 0)
         results = norm(x.reshape(-1, x.shape[-1]), weight, bias, eps, dtype)
-        return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0)
+        return _unjoined(results, len(x)), (0, 0, 0)
 
     def add_run(
         x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype
@@ -87,7 +87,7 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         x, residual = batches.first(info, in_dims[:2], x, residual)
         rows = (v.reshape(-1, v.shape[-1]) for v in (x, residual))
         results = add_norm(*rows, weight, bias, eps, dtype)
-        return tuple(v.view(*x.shape[:2], *v.shape[1:]) for v in results), (0, 0, 0, 0)
+        return _unjoined(results, len(x)), (0, 0, 0, 0)
 
     def differentiate(ctx: Any, grad: Tensor, extra: Tensor | None, parameters: bool) -> tuple[Any, Any, Any]:
         """Gradients of what was normalised, of weight and of bias; None for those that are not there."""
@@ -141,6 +141,11 @@ def row_norm(name: str, centred: bool) -> tuple[Callable[..., Any], Callable[...
         f"{name}_gradient", run_gradient, fake_gradient, setup_gradient, backward_gradient, vmap_gradient
     )
     return norm, add_norm
+
+
+def _unjoined(results: tuple[Tensor, ...], batch: int) -> Any:
+    """Results of the rows of `batch` samples, sample by sample."""
+    return tuple(v.view(batch, len(v) // batch, *v.shape[1:]) for v in results)
 
 
 def _save(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse: Tensor) -> None:
