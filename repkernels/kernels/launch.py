@@ -3,11 +3,27 @@
 import contextlib
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_warps: int | None = None
+
+
+@contextlib.contextmanager
+def use_warps(count: int) -> Iterator[None]:
+    """Every kernel of the block gets `count` warps, whatever its launcher asks for: to prove that no bit follows them.
+
+    Only for kernels of Triton's that are indifferent to it; one process, one thread.
+    """
+    global _warps
+    before, _warps = _warps, count
+    try:
+        yield
+    finally:
+        _warps = before
 
 
 def launch(
@@ -31,6 +47,8 @@ def launch(
         return
     if overlap:
         constexprs["launch_pdl"] = True
+    if _warps is not None:
+        num_warps = _warps
     if registers is not None and torch.version.hip is None:
         constexprs["maxnreg"] = registers
     with _on(args):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from repkernels.contract import NAMES
-from repkernels.verify import catalogue, golden, invariance
+from repkernels.verify import catalogue, golden, invariance, rows
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ def checks(device: torch.device, op: str | None = None, contract: str | None = N
         for name in NAMES:
             if contract in (None, name) and not (name == "native" and device.type == "cpu"):
                 found += _invariances(name, device)
+    for name in rows.OPERATIONS:
+        if op in (None, name) and contract is None:
+            found += _row_invariances(name, device)
     return found
 
 
@@ -92,6 +95,12 @@ def _invariances(contract: str, device: torch.device) -> Iterator[Check]:
     for dtype in _dtypes(contract):
         for name, check in invariance.checks(contract, device):
             yield Check(name, "matmul", contract, dtype, functools.partial(check, contract, dtype, device))
+
+
+def _row_invariances(op: str, device: torch.device) -> Iterator[Check]:
+    for dtype in ("float32", "bfloat16"):
+        for name, check in rows.checks(device):
+            yield Check(name, op, "", dtype, functools.partial(check, op, dtype, device))
 
 
 def _dtypes(contract: str) -> tuple[str, ...]:
