@@ -40,13 +40,13 @@ format: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# What the compiler makes of each kernel: for all targets on the installed Triton, for one of each vendor on the oldest
-# supported one (TARGETS= for all).
+# What the compiler makes of each kernel: for all targets on the installed Triton; fewer variants for one target of each
+# vendor on the oldest supported one (TARGETS= for all).
 instructions: $(READY)
 	$(BIN)/python -m tests.instructions
 
 instructions-oldest: $(OLDEST)
-	PYTHONPATH=$(OLDEST) $(BIN)/python -m tests.instructions $(TARGETS)
+	PYTHONPATH=$(OLDEST) $(BIN)/python -m tests.instructions --few $(TARGETS)
 
 $(OLDEST): $(READY)
 	$(BIN)/python -m pip install -qq --target $@.part --no-deps $(TRITON_OLDEST)

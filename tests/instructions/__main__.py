@@ -18,6 +18,7 @@ from multiprocessing import get_context
 
 import triton
 
+from tests.instructions.case import FEW
 from tests.instructions.check import check, check_forbidden
 from tests.instructions.compiled import TARGETS
 
@@ -26,11 +27,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.instructions", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all by default")
     parser.add_argument("--forbidden", action="store_true", help="check that each forbidden thing is caught")
+    parser.add_argument("--few", action="store_true", help="on sm_90 no more variants than elsewhere")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     if unknown := set(options.targets) - set(TARGETS):
         parser.error(f"unknown target: {', '.join(sorted(unknown))}")
     targets = options.targets or list(TARGETS)
+    if options.few:
+        os.environ[FEW] = "1"
     begin, failed = time.monotonic(), False
     job = check_forbidden if options.forbidden else check
     print(f"Triton {triton.__version__}: {', '.join(targets)}", flush=True)

@@ -1,10 +1,14 @@
 """What one check starts, and memory that no kernel touches."""
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+# Set by --few, for the processes that check.
+FEW = "REPKERNELS_FEW_VARIANTS"
 
 
 class Case(NamedTuple):
@@ -19,6 +23,11 @@ class Case(NamedTuple):
     may: frozenset[str] = frozenset()
     need: frozenset[str] = frozenset()
     maximum: bool = False
+
+
+def everything(target: str) -> bool:
+    """Whether each variant of a kernel is checked on `target`; a few of them are on the others."""
+    return target == "sm_90" and not os.environ.get(FEW)
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, odd: bool = False) -> Tensor:

@@ -91,13 +91,18 @@ class _Device(NamedTuple):
 
 
 @contextmanager
-def launches(target: str) -> Iterator[list[Compiled]]:
-    """Collects what the launches inside the block compile to on `target`. Tensors live on the CPU, unwritten."""
+def launches(target: str, skip: Callable[[str], bool] = lambda name: False) -> Iterator[list[Compiled]]:
+    """Collects what the launches inside the block compile to on `target`. Tensors live on the CPU, unwritten.
+
+    skip: says of a kernel's name that its launch does nothing.
+    """
     seen: list[Compiled] = []
     touched: set[JITFunction] = set()
     run = JITFunction.run
 
     def compile_only(self: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if skip(self.fn.__name__):
+            return None
         if self not in touched:
             # Compiled kernels are kept by device, and every target is device 0 here.
             touched.add(self)

@@ -10,7 +10,7 @@ from repkernels.digits import Digits
 from repkernels.kernels import matmul as mm
 from repkernels.kernels import sum as sums
 from repkernels.kernels.engine import use_engine
-from tests.instructions.case import Case, tensor
+from tests.instructions.case import Case, everything, tensor
 from tests.instructions.compiled import TARGETS
 
 
@@ -60,7 +60,7 @@ def _matmul_cases(target: str) -> Iterator[Case]:
     """Every contract, engine and way through memory; with every number of digits and more tiles on sm_90."""
     fp32, bf16, fp16, fp64 = torch.float32, torch.bfloat16, torch.float16, torch.float64
     large, odd, narrow, long = (2048, 4096, 1024), (77, 131, 333), (16, 4096, 4096), (64, 64, 2**18)
-    everything = target == "sm_90"
+    full = everything(target)
     # fp32 products of tiles have no one order on AMD's matrix cores, so `ordered` writes its chains out there.
     chains = "" if TARGETS[target].hip else "f32"
 
@@ -78,17 +78,17 @@ def _matmul_cases(target: str) -> Iterator[Case]:
     yield case("odd", "native", bf16, odd, odd=True)
     yield case("narrow", "native", bf16, narrow)
     for contract, dtype in (("fixed8", bf16), ("fixed16", bf16), ("fixed24", fp32), ("fixed32", fp32)):
-        if everything or contract in ("fixed16", "fixed32"):
+        if full or contract in ("fixed16", "fixed32"):
             yield case("aligned", contract, dtype, large, bias=True)
-        if everything or contract == "fixed32":
+        if full or contract == "fixed32":
             yield case("split", contract, dtype, long)
-        if everything or contract == "fixed16":
+        if full or contract == "fixed16":
             yield case("narrow, digits kept", contract, dtype, narrow, kept="digits")
-        if contract == "fixed16" or (everything and contract == "fixed32"):
+        if contract == "fixed16" or (full and contract == "fixed32"):
             yield case("odd", contract, dtype, odd, odd=True)
             yield case("narrow, scales kept", contract, dtype, narrow, kept="scales", bias=True)
             yield case("window16", contract, dtype, large, engine="window16")
-    if everything:
+    if full:
         yield case("across", "fixed24", fp32, (512, 512, 512), across=True)
         for contract, dtype in (("ordered", fp32), ("native", bf16), ("fixed16", bf16)):
             for c in mm.configurations(contract):

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from repkernels.kernels import cross_entropy, losses
-from tests.instructions.case import Case, tensor
+from tests.instructions.case import Case, everything, tensor
 
 
 def _cross_entropy(
@@ -41,7 +41,7 @@ def cases(target: str) -> Iterator[Case]:
     yield rows("probabilities, odd", torch.float32, 77, True, 0.01, True, True)
     yield Case("bce_with_logits", partial(_losses, "bce_with_logits", torch.float32, 4096, True))
     yield Case("smooth_l1 gradient, odd", partial(_losses, "smooth_l1_gradient", torch.bfloat16, 70001, False, True))
-    if target == "sm_90":
+    if everything(target):
         yield rows("several chunks", torch.float32, 4096, False, 0.0, False)
         yield rows("long, probabilities, odd", torch.bfloat16, 32769, True, 0.01, True, True)
         for name in ("bce", "bce_with_logits_gradient", "kl_div_log", "huber"):

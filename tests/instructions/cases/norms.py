@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from repkernels.kernels import batch_norm, group_norm, layer_norm, rms_norm
-from tests.instructions.case import Case, tensor
+from tests.instructions.case import Case, everything, tensor
 
 FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64
 
@@ -34,14 +34,14 @@ def _channels(shape: tuple[int, ...], dtype: torch.dtype, odd: bool) -> None:
 
 def cases(target: str) -> Iterator[Case]:
     """All that is checked on `target`."""
-    everything = target == "sm_90"
+    full = everything(target)
     yield Case("layer_norm bf16", partial(_rows, layer_norm, 8192, 4096, BF16, False, True))
     yield Case("layer_norm fp32 odd", partial(_rows, layer_norm, 77, 333, FP32, True, True))
     yield Case("rms_norm bf16", partial(_rows, rms_norm, 8192, 1024, BF16, False, False))
     yield Case("layer_norm bf16 long", partial(_rows, layer_norm, 100, 65536, BF16, False, True))
     yield Case("batch_norm bf16 odd", partial(_channels, (3, 6, 121), BF16, True))
     yield Case("batch_norm fp32 columns", partial(_channels, (5000, 64), FP32, False))
-    if everything:
+    if full:
         yield Case("rms_norm bf16 full", partial(_rows, rms_norm, 8192, 4096, BF16, False, True))
         yield Case("layer_norm fp64", partial(_rows, layer_norm, 77, 333, FP64, False, True))
         yield Case("batch_norm fp64", partial(_channels, (3, 6, 121), FP64, False))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from repkernels.kernels import cumsum, extrema, reduction_gradient
 from repkernels.kernels import sum as sums
-from tests.instructions.case import Case, tensor
+from tests.instructions.case import Case, everything, tensor
 
 FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64
 
@@ -53,7 +53,7 @@ def _cumsum(x: Tensor, reverse: bool) -> None:
 
 def cases(target: str) -> Iterator[Case]:
     """Each term, finish and formula in one format, along memory or across, with one level of rows or two; on sm_90."""
-    everything = target == "sm_90"
+    full = everything(target)
     rows, columns = (1, 1024, 1, 4096), (1, 4096, 1, 1024)
     yield Case("reduce float32 along", partial(_reduce, _view(FP32, rows, True), "deviation", "mean root"))
     yield Case("reduce bfloat16 along", partial(_reduce, _view(BF16, rows, True), "exponential", "logarithm"))
@@ -64,12 +64,12 @@ def cases(target: str) -> Iterator[Case]:
     yield Case("extreme float64", partial(_extreme, _view(FP64, columns, False), False, True))
     yield Case("maximum", partial(_pair, BF16, True))
     formulas = ("variance", "exponential", "tie", "magnitude tie", "deviation", "root", "sign", "quotient")
-    for i, formula in enumerate(formulas if everything else formulas[:3]):
+    for i, formula in enumerate(formulas if full else formulas[:3]):
         dtype = (FP32, BF16, FP32, FP64)[i % 4]
         x = _view(dtype, rows if i % 2 else (7, 333, 3, 5), i % 2 == 1, odd=i % 2 == 0)
         yield Case(f"gradient {formula}", partial(_gradient, x, formula))
     yield Case("cumsum of blocks", partial(_cumsum, _view(BF16, (1, 5000, 1, 3), True, odd=True), True))
-    if everything:
+    if full:
         yield Case("reduce float64 along", partial(_reduce, _view(FP64, rows, True), "square", "root"))
         yield Case("reduce short", partial(_reduce, _view(FP32, (1, 16, 1, 4096), True), "nonzero", "sum"))
         yield Case("reduce long", partial(_reduce, _view(FP32, (1, 70001, 1, 3), True), "magnitude", "mean"))

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from repkernels.kernels import elementwise
-from tests.instructions.case import Case, tensor
+from tests.instructions.case import Case, everything, tensor
 
 FEW = ("exp", "gelu", "tanh_gradient", "gelu_gradient", "div_floor", "lerp", "softplus")
 WIDE = ("div", "div_floor", "div_trunc", "lerp", "addcdiv", "hardswish", "softsign_gradient")
@@ -26,14 +26,14 @@ def _launch(name: str, dtype: torch.dtype, odd: bool = False, strided: bool = Fa
 
 def cases(target: str) -> Iterator[Case]:
     """Without gaps and with strides, aligned and not, fp32, half types and fp64."""
-    for name in elementwise.FUNCTIONS if target == "sm_90" else FEW:
+    for name in elementwise.FUNCTIONS if everything(target) else FEW:
         yield Case(f"elementwise {name}", partial(_launch, name, torch.float32))
     for name, dtype in elementwise.unary.HALF:
-        if target == "sm_90":
+        if everything(target):
             yield Case(f"elementwise {name} {dtype}", partial(_launch, name, dtype))
     yield Case("elementwise odd", partial(_launch, "silu", torch.bfloat16, odd=True))
     yield Case("elementwise strided", partial(_launch, "div", torch.bfloat16, strided=True))
-    if target == "sm_90":
+    if everything(target):
         yield Case("elementwise strided, odd", partial(_launch, "lerp", torch.float32, odd=True, strided=True))
         for name in WIDE:
             yield Case(f"elementwise {name} float64", partial(_launch, name, torch.float64))
