@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from reference import clip as reference
+from repkernels import nn
 from repkernels.nn import utils
 from tests.backends import each_backend
 from tests.support import DEVICES, assert_same_bits, name, randn, tensor, values
@@ -101,6 +102,7 @@ def test_clip_grad_value():
 
 
 def test_torchs_arguments():
+    assert "utils" in nn.__all__
     for ours, theirs in ((getattr(utils, n), getattr(torch.nn.utils, n)) for n in utils.__all__):
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
 

@@ -2,7 +2,7 @@
 
 from torch.nn import Flatten, Module, Parameter, Sequential
 
-from repkernels.nn import functional, init
+from repkernels.nn import functional, init, utils
 from repkernels.nn.activations import (
     CELU,
     ELU,
@@ -114,4 +114,5 @@ __all__ = [
     "Threshold",
     "functional",
     "init",
+    "utils",
 ]
