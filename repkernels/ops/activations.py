@@ -43,7 +43,8 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """x where v = RN(beta * x) > threshold, otherwise RN(RN(ln(1 + e^v)) / beta). Under autocast in fp32."""
-    return elementwise("softplus", argument(input, True), s=beta, t=threshold)
+    s, t = checks.number("beta", beta), checks.number("threshold", threshold)
+    return elementwise("softplus", argument(input, True), s=s, t=t)
 
 
 def logsigmoid(input: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, otherwise RN(alpha * RN(e^x - 1))."""
-    return _activation("elu", input, inplace, alpha, wide=False)
+    return _activation("elu", input, inplace, checks.number("alpha", alpha), wide=False)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -68,6 +69,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, otherwise RN(alpha * RN(e^v - 1)), v = RN(x / alpha). Raises RuntimeError for alpha = 0."""
+    alpha = checks.number("alpha", alpha)
     if alpha == 0:
         raise RuntimeError("alpha: celu divides by it, so it cannot be 0")
     return _activation("celu", input, inplace, alpha, wide=False)
@@ -101,9 +103,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
     Raises ValueError for min_val > max_val.
     """
-    if min_val > max_val:
+    low, high = checks.number("min_val", min_val), checks.number("max_val", max_val)
+    if low > high:
         raise ValueError(f"min_val: {min_val} is greater than max_val, {max_val}")
-    return _activation("hardtanh", input, inplace, min_val, max_val)
+    return _activation("hardtanh", input, inplace, low, high)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -113,7 +116,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, otherwise RN(x * negative_slope)."""
-    return _activation("leaky_relu", input, inplace, negative_slope)
+    return _activation("leaky_relu", input, inplace, checks.number("negative_slope", negative_slope))
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -139,7 +142,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """value where x <= threshold, otherwise x. Gradient: +0 there, otherwise g."""
-    return _activation("threshold", input, inplace, threshold, value)
+    s, t = checks.number("threshold", threshold), checks.number("value", value)
+    return _activation("threshold", input, inplace, s, t)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
@@ -159,7 +163,7 @@ def softsign(input: Tensor) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """+0 where |x| <= lambd, otherwise x. Gradient: +0 there, otherwise g."""
-    return _activation("hardshrink", input, s=lambd)
+    return _activation("hardshrink", input, s=checks.number("lambd", lambd))
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
@@ -167,6 +171,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
     Raises RuntimeError for lambd < 0.
     """
+    lambd = checks.number("lambd", lambd)
     if not lambd >= 0:
         raise RuntimeError(f"lambd: expected a number of at least 0, got {lambd}")
     return _activation("softshrink", input, s=lambd)

@@ -1,6 +1,7 @@
 """What an argument must be before anything is launched: one error that names it, what was given and what would work."""
 
 import functools
+import numbers
 
 import torch
 from torch import Tensor
@@ -40,6 +41,13 @@ def same(name: str, x: Tensor, first_name: str, first: Tensor) -> None:
         raise RuntimeError(f"{name}: dtype {x.dtype} differs from {first_name}'s {first.dtype}; convert one of them")
     if x.device != first.device:
         raise RuntimeError(f"{name}: on {x.device} but {first_name} is on {first.device}; move one of them")
+
+
+def number(name: str, x: object) -> float:
+    """x, a real number or a 0-d tensor of one, as a float; TypeError for anything else."""
+    if isinstance(x, numbers.Real) or (isinstance(x, Tensor) and x.ndim == 0 and not x.is_complex()):
+        return float(x)
+    raise TypeError(f"{name}: expected a real number, got {type(x).__name__}")
 
 
 def device_type(x: Tensor) -> str:

@@ -188,7 +188,8 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     base, terms = input.movedim(dim, 0), source.movedim(dim, 0)
     columns = _columns(input, dim)
     rows = base.reshape(base.shape[0], columns), terms.reshape(terms.shape[0], columns)
-    alpha = float(alpha) if input.dtype == torch.float64 else rounded(float(alpha))
+    alpha = checks.number("alpha", alpha)
+    alpha = alpha if input.dtype == torch.float64 else rounded(alpha)
     added = _index_add(*rows, index.reshape(-1), alpha)
     return added.view(base.shape).movedim(0, dim).contiguous()
 
@@ -200,12 +201,15 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     `dim`. Dtypes, result, bits, gradients and errors are those of `repkernels.index_add`, but that an index out of
     range is a RuntimeError, as in torch; positions are row-major. The gradient of what index leaves out of src is 0.
     """
+    for name, x in (("input", input), ("src", src)):
+        checks.operand(name, x, (*checks.FLOATS, *reduce.INTEGERS))
     if checks.autocast(input.device.type) is not None and input.is_floating_point() and src.is_floating_point():
         dtype = torch.promote_types(input.dtype, src.dtype)
         input, src = input.to(dtype), src.to(dtype)
     _check_pair("src", input, src, index)
     dim = reduce.axis(input.ndim, dim)
-    if input.ndim == 0 or src.ndim == 0 or index.ndim == 0:
+    shapes = input.ndim, src.ndim, index.ndim
+    if 0 in shapes and max(shapes) < 2:  # a number is a vector of one
         shape, index, src = input.shape, index.reshape(-1), src.reshape(-1)
         return scatter_add(input.reshape(-1), 0, index, src).view(shape)
     if index.numel() == 0:
@@ -253,7 +257,7 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     checks.operand("input", input, (*checks.FLOATS, *reduce.INTEGERS))
     _check_index(input, index)
     dim = reduce.axis(input.ndim, dim)
-    if input.ndim == 0 or index.ndim == 0:
+    if input.ndim + index.ndim < 2:  # a number is a vector of one
         return gather(input.reshape(-1), 0, index.reshape(-1)).view(index.shape)
     fits = index.numel() == 0 or (
         index.ndim == input.ndim and all(index.shape[d] <= input.shape[d] for d in range(input.ndim) if d != dim)

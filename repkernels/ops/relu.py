@@ -12,6 +12,8 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     The gradient is g where x > 0 or x is NaN, else +0 (SPEC.md, "relu"). inplace: writes to `input`, as
     torch.nn.functional.relu does. Raises torch's errors.
     """
+    if not isinstance(input, Tensor):
+        raise TypeError(f"input: expected a Tensor, got {type(input).__name__}")
     x = input.detach().resolve_neg()  # torch can't view a tensor with the negative bit as integers
     if x.dtype.is_floating_point and x.element_size() > 1 and not torch._C._functorch.is_batchedtensor(x):
         # By the bits, since `x <= 0` holds of a positive subnormal where torch.set_flush_denormal is on. (torch 2.11
