@@ -409,6 +409,9 @@ def test_errors_of_our_own():
     for call, error, text in (
         (lambda: repkernels.sum([1.0]), TypeError, "^input: expected a Tensor"),
         (lambda: repkernels.sum(x, "a"), TypeError, "^dim"),
+        (lambda: repkernels.sum(x, True), TypeError, "^dim: .*got bool"),
+        (lambda: repkernels.amax(x, torch.tensor(0)), TypeError, "^dim: .*got Tensor"),
+        (lambda: repkernels.max(x, True), TypeError, "^dim: .*got bool"),
         (lambda: repkernels.max(x, (0, 1)), TypeError, "^dim.*amax"),
         (lambda: repkernels.sum(x.to(torch.complex64)), NotImplementedError, "^input: dtype"),
         (lambda: repkernels.sum(x, dtype=torch.complex64), NotImplementedError, "^dtype: dtype"),

@@ -23,7 +23,7 @@ def axes(ndim: int, dim: Dim) -> list[int]:
     """
     if dim is None:
         return list(range(ndim))
-    found = [axis(ndim, d) for d in ([dim] if isinstance(dim, int) else dim)]
+    found = [axis(ndim, d) for d in (dim if isinstance(dim, Sequence) else [dim])]
     for d in found:
         if found.count(d) > 1:
             raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
@@ -32,7 +32,7 @@ def axes(ndim: int, dim: Dim) -> list[int]:
 
 def axis(ndim: int, dim: int) -> int:
     """One axis, counted from the front; a 0-d tensor has the axes 0 and -1, which are left out of it."""
-    if not isinstance(dim, int):
+    if isinstance(dim, bool) or not isinstance(dim, int):
         raise TypeError(f"dim: expected an int or ints, got {type(dim).__name__}")
     size = max(ndim, 1)
     if not -size <= dim < size:
