@@ -83,6 +83,18 @@ def test_dynamic_shapes():
             assert_same_bits(got, want)
 
 
+def test_numbers_that_change():
+    def f(x, index, w):
+        return repkernels.lerp(x, repkernels.pow(x, w), w) + repkernels.index_add(x, 0, index, x, alpha=w)
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    x, index = randn(5, 3).abs().requires_grad_(), torch.tensor([0, 3, 3, 1, 0])
+    for w in (0.3, 0.7, 1.1):
+        outs = [g(x, index, w) for g in (compiled, f)]
+        assert_same_bits(*outs)
+        assert_same_bits(*(torch.autograd.grad(out.sum(), x)[0] for out in outs))
+
+
 def test_errors_stay_clear():
     compiled = torch.compile(repkernels.matmul, backend="aot_eager")
     with pytest.raises(Exception, match="do not fit"):

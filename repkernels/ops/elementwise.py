@@ -35,6 +35,7 @@ RULES: dict[str, Rule] = {}
 
 def _run(a: Tensor, b: Tensor | None, c: Tensor | None, name: str, s: float, t: float) -> Tensor:
     operands = [x for x in (a, b, c) if x is not None]
+    s, t = (in_format(x, a.dtype) for x in (s, t))
     out = _result(operands)
     backend("elementwise", checks.device_type(out)).elementwise(name, operands, (s, t), out)
     return out
@@ -94,10 +95,18 @@ def elementwise(
     s, t: binary64, rounded here to the format of computation. The result lies in memory as the first operand that has
     its shape.
     """
-    if s or t:
-        wide = a.dtype == torch.float64
-        s, t = (x if wide else rounded(x) for x in (s, t))
+    s, t = in_format(s, a.dtype), in_format(t, a.dtype)
     return _elementwise(a, b, c, name, s, t)
+
+
+def in_format(x: float, dtype: torch.dtype) -> float:
+    """x rounded to the format in which operands of `dtype` are computed.
+
+    Not under a compiler, where it can be a symbol: operations round their scalars again when they run.
+    """
+    if not x or dtype == torch.float64 or torch.compiler.is_compiling() or isinstance(x, torch.SymFloat):
+        return x
+    return rounded(x)
 
 
 def rounded(x: float) -> float:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from repkernels.ops import checks, reduce
 from repkernels.ops.backend import backend
-from repkernels.ops.elementwise import elementwise, rounded
+from repkernels.ops.elementwise import elementwise, in_format
 from repkernels.ops.grouped_sum import INDICES, check_range, groups, take_rows
 from repkernels.ops.operation import operation
 
 
 def _run(base: Tensor, x: Tensor, index: Tensor, alpha: float) -> Tensor:
     check_range("index", index, base.shape[0])
-    kernels = backend("grouped_sum", x.device.type)
+    kernels, alpha = backend("grouped_sum", x.device.type), in_format(alpha, x.dtype)
     return kernels.grouped_sum(x, *groups(index, base.shape[0]), base, alpha, False, base.dtype)
 
 
@@ -188,8 +188,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     base, terms = input.movedim(dim, 0), source.movedim(dim, 0)
     columns = _columns(input, dim)
     rows = base.reshape(base.shape[0], columns), terms.reshape(terms.shape[0], columns)
-    alpha = checks.number("alpha", alpha)
-    alpha = alpha if input.dtype == torch.float64 else rounded(alpha)
+    alpha = in_format(checks.number("alpha", alpha), input.dtype)
     added = _index_add(*rows, index.reshape(-1), alpha)
     return added.view(base.shape).movedim(0, dim).contiguous()
 
