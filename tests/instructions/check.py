@@ -11,10 +11,15 @@ from tests.instructions.compiled import TARGETS, Compiled, launches, modules
 from tests.instructions.forbidden import FORBIDDEN, NOT_COMPILED
 from tests.instructions.rules import dots, violations
 
-# Targets that compile as another one does, but for details: there a kernel is compiled for the first case that launches
-# it, and what costs little, the elementwise functions, for all.
-KIN = {"sm_89": "sm_80", "sm_120": "sm_80", "gfx950": "gfx942"}
-CHEAP = "elementwise"
+# How names begin of cases that are compiled whole, by target; the kernels of the others only for the first case that
+# launches them. On sm_90 and gfx942 all cases are. sm_89, sm_120 and gfx950 multiply tiles as sm_80 and gfx942 do.
+WHOLE = {
+    "sm_80": ("elementwise", "matmul"),
+    "sm_100": ("elementwise", "matmul"),
+    "sm_89": ("elementwise",),
+    "sm_120": ("elementwise",),
+    "gfx950": ("elementwise",),
+}
 
 
 class Report(NamedTuple):
@@ -32,10 +37,10 @@ def check(target: str) -> Report:
     for case in cases(target):
         compiled: list[Compiled] = []
         try:
-            known = report.names if target in KIN and not case.name.startswith(CHEAP) else set()
-            with launches(target, known.__contains__) as compiled:
+            whole = case.name.startswith(WHOLE.get(target, ""))
+            with launches(target, frozenset() if whole else report.names) as compiled:
                 case.start()
-            wrong = list(_wrong(case, compiled, bool(known)))
+            wrong = list(_wrong(case, compiled, whole))
         except Exception as error:
             wrong = [f"does not compile: {_message(error)}"]
         report.wrong.extend(f"{target}: {case.name}: {what}" for what in wrong)
@@ -46,13 +51,13 @@ def check(target: str) -> Report:
     return report
 
 
-def _wrong(case: Case, compiled: list[Compiled], skipped: bool = False) -> Iterator[str]:
+def _wrong(case: Case, compiled: list[Compiled], whole: bool) -> Iterator[str]:
     for c in compiled:
         yield from (f"{c.kernel}: {what}" for what in violations(c, case.may, case.maximum))
         if "i8" in case.need and dots(c)["f16"] > 1:
             yield f"{c.kernel}: ir: more half-precision products than that of the sign classes"
     has = {kind for c in compiled for kind in dots(c)}
-    if not skipped:
+    if whole:
         yield from (f"ir: no product of {kind} tiles" for kind in sorted(case.need - has))
 
 

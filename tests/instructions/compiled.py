@@ -8,7 +8,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -91,17 +91,17 @@ class _Device(NamedTuple):
 
 
 @contextmanager
-def launches(target: str, skip: Callable[[str], bool] = lambda name: False) -> Iterator[list[Compiled]]:
+def launches(target: str, skip: Set[str] = frozenset()) -> Iterator[list[Compiled]]:
     """Collects what the launches inside the block compile to on `target`. Tensors live on the CPU, unwritten.
 
-    skip: says of a kernel's name that its launch does nothing.
+    skip: names of kernels whose launch does nothing.
     """
     seen: list[Compiled] = []
     touched: set[JITFunction] = set()
     run = JITFunction.run
 
     def compile_only(self: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        if skip(self.fn.__name__):
+        if self.fn.__name__ in skip:
             return None
         if self not in touched:
             # Compiled kernels are kept by device, and every target is device 0 here.
