@@ -9,10 +9,12 @@ from torch import Tensor
 from repkernels.ops import reduce
 from repkernels.ops.arithmetic import pow
 from repkernels.ops.backend import backend
+from repkernels.ops.elementwise import elementwise
 from repkernels.ops.operation import operation
 from repkernels.ops.reduce import Dim
 from repkernels.ops.reduction_gradient import reduction_gradient
 from repkernels.ops.sum import _sum
+from repkernels.ops.unary import log
 
 # (term, finish) of the sums.
 _SUMS = {0.0: ("nonzero", "sum"), 1.0: ("magnitude", "sum"), 2.0: ("square", "root")}
@@ -109,11 +111,12 @@ def _by_powers(x: Tensor, dims: list[int], p: float) -> Tensor:
     if x.dtype == torch.float64:
         raise NotImplementedError(f"p: order {p} is not supported for fp64; use 0, 1, 2, inf or -inf, or fp32")
     least = 0.0 if p > 0 else torch.inf
-    size = x.float().abs()
-    total = _sum(_power(size, p, least), dims, torch.float32)
+    total = _sum(_power(x.float(), p, least), dims, torch.float32)
     return _power(total, 1 / p, least).to(x.dtype)
 
 
 def _power(v: Tensor, p: float, of_zero: float) -> Tensor:
-    zero = v == 0
-    return pow(v.masked_fill(zero, 1), p).masked_fill(zero, of_zero)
+    """abs(v) ** p, by operations that keep subnormals: where they are flushed, `v == 0` and `v.abs()` don't."""
+    zero = log(v.detach().abs()) == -torch.inf
+    size = elementwise("leaky_relu", v.masked_fill(zero, 1), s=-1.0)
+    return pow(size, p).masked_fill(zero, of_zero)
