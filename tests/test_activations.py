@@ -197,6 +197,16 @@ def test_the_weight_of_prelu_is_a_sum_in_order(device, dtype):
         assert_same_bits(found.cpu(), tensor(sum_rows(rows, name(dtype)), dtype))
 
 
+def test_prelu_under_autocast():
+    module, x = nn.PReLU(3), randn(2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [module(x), module(x.bfloat16())]
+    for y in found:
+        assert_same_bits(y, functional.prelu(x.bfloat16(), module.weight.bfloat16()))
+    found[1].sum().backward()
+    assert module.weight.grad.dtype == torch.float32
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_compiled_modules(device):
     torch._dynamo.reset()

@@ -123,10 +123,14 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x where x > 0, otherwise RN(x * w), w the weight of the channel (dimension 1), or the only one.
 
     weight: (1,) or (C,), of input's dtype. Its gradient is the SUM of RN(g * x) (rounded to the type) where x <= 0.
+    Under autocast both are cast to its dtype, as torch does.
     Raises RuntimeError for another number of weights, dtype or device.
     """
     checks.operand("input", input)
     checks.operand("weight", weight)
+    dtype = checks.autocast(checks.device_type(input))
+    if dtype is not None:
+        input, weight = checks.cast(input, dtype), checks.cast(weight, dtype)
     checks.same("weight", weight, "input", input)
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or weight.numel() not in (1, channels):
