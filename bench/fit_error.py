@@ -6,7 +6,7 @@ Fitted and printed as those of bench/fit_functions.py.
 import mpmath
 from mpmath import mpf
 
-from bench.fit_functions import PRECISION, Fit, Function, remez
+from bench.fit_functions import PRECISION, Fit, Function, show
 
 # v = SCALE / (t + SHIFT) + OFFSET runs from -1 at t = LAST to 1 at t = 0.
 SHIFT, LAST = mpf("5.25"), mpf("14.25")
@@ -53,11 +53,8 @@ def main() -> None:
     with mpmath.workprec(PRECISION):
         scale, offset = mills_map()
         print(f"SCALE {float(scale).hex()}\nOFFSET {float(offset).hex()}")
-        for name, wanted in FITS.items():
-            coefficients, error = remez(wanted)
-            print(f"{name} (2^{float(mpmath.log(error, 2)):.2f}):")
-            for c in reversed(coefficients):
-                print(f'    "{float(c).hex()}",')
+    for name, wanted in FITS.items():
+        show(name, wanted)
 
 
 if __name__ == "__main__":

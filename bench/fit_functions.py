@@ -67,11 +67,18 @@ with mpmath.workprec(PRECISION):
     }
 
 
-def fit(name: str) -> tuple[list[float], float]:
-    """The binary64 coefficients of FITS[name], highest degree first, and log2 of the largest weighted error."""
+def fit(wanted: Fit) -> tuple[list[float], float]:
+    """The binary64 coefficients, highest degree first, and log2 of the largest weighted error."""
     with mpmath.workprec(PRECISION):
-        coefficients, error = remez(FITS[name])
+        coefficients, error = remez(wanted)
         return [float(c) for c in reversed(coefficients)], float(mpmath.log(error, 2))
+
+
+def show(name: str, wanted: Fit) -> None:
+    coefficients, logarithm = fit(wanted)
+    print(f"{name} (2^{logarithm:.2f}):")
+    for c in coefficients:
+        print(f'    "{c.hex()}",')
 
 
 def remez(wanted: Fit, rounds: int = 10) -> tuple[list[mpf], mpf]:
@@ -122,10 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fit_functions", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FITS)}; all by default")
     for name in parser.parse_args().names or FITS:
-        coefficients, logarithm = fit(name)
-        print(f"{name} (2^{logarithm:.2f}):")
-        for c in coefficients:
-            print(f'    "{c.hex()}",')
+        show(name, FITS[name])
 
 
 if __name__ == "__main__":

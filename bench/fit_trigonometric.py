@@ -6,7 +6,7 @@ Fitted and printed as those of bench/fit_functions.py. The argument is z, the sq
 import mpmath
 from mpmath import mpf
 
-from bench.fit_functions import PRECISION, Fit, remez
+from bench.fit_functions import PRECISION, Fit, show
 
 with mpmath.workprec(PRECISION):
     _QUARTER = mpmath.pi / 2
@@ -40,11 +40,8 @@ def main() -> None:
     with mpmath.workprec(PRECISION):
         bits = int(mpmath.floor(mpmath.ldexp(2 / mpmath.pi, 7 * 32)))
         print("TWO_OVER_PI", *(f"0x{bits >> 32 * i & 0xFFFFFFFF:08X}" for i in reversed(range(7))))
-        for name, wanted in FITS.items():
-            coefficients, error = remez(wanted)
-            print(f"{name} (2^{float(mpmath.log(error, 2)):.2f}):")
-            for c in reversed(coefficients):
-                print(f'    "{float(c).hex()}",')
+    for name, wanted in FITS.items():
+        show(name, wanted)
 
 
 if __name__ == "__main__":

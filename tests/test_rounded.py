@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from numba import njit
 
-from bench.fit_functions import fit
+from bench.fit_functions import FITS, fit
 from reference import unary as reference
 from repkernels.coefficients import error, exponential, logarithm
 from repkernels.cpu.fpu import keep_subnormals, restore
@@ -139,6 +139,6 @@ def test_no_patch_is_idle(name):
 
 
 def test_coefficients_are_the_fitted_ones():
-    coefficients, logarithm_of_error = fit("ATANH")
+    coefficients, logarithm_of_error = fit(FITS["ATANH"])
     assert tuple(coefficients) == logarithm.ATANH
     assert logarithm_of_error < -58
