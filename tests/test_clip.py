@@ -101,6 +101,19 @@ def test_clip_grad_value():
     assert_same_bits(p.grad, wanted)
 
 
+@pytest.mark.parametrize("limit", [1.0, 1e-40])
+def test_clip_grad_value_keeps_subnormals_where_the_caller_flushes_them(limit):
+    p = torch.nn.Parameter(torch.zeros(3))
+    p.grad = torch.tensor([1e-41, -1e-39, 1e-42])
+    wanted = p.grad.clamp(-limit, limit)
+    torch.set_flush_denormal(True)
+    try:
+        utils.clip_grad_value_(p, limit)
+    finally:
+        torch.set_flush_denormal(False)
+    assert_same_bits(p.grad, wanted)
+
+
 def test_torchs_arguments():
     assert "utils" in nn.__all__
     for ours, theirs in ((getattr(utils, n), getattr(torch.nn.utils, n)) for n in utils.__all__):

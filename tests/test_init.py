@@ -84,6 +84,20 @@ def test_sparse(device):
     assert ((x == 0).sum(0) == 3).all()
 
 
+def test_subnormals_stay_where_the_caller_flushes_them():
+    results = []
+    for flush in (False, True):
+        repkernels.manual_seed(3)
+        torch.set_flush_denormal(flush)
+        try:
+            drawn = init.trunc_normal_(torch.empty(40), 0.0, 1e-39, -1e-39, 1e-39)
+            results.append([drawn, init.orthogonal_(torch.empty(4, 3), 1e-39)])
+        finally:
+            torch.set_flush_denormal(False)
+    for found, wanted in zip(*results, strict=True):
+        assert_same_bits(found, wanted)
+
+
 def test_any_layout_and_generator():
     one, other = random.Generator(7), random.Generator(7)
     x, y = torch.zeros(6, 10), torch.empty(3, 4)

@@ -11,12 +11,15 @@ from repkernels.cpu.row_norm import statistics_of
 from repkernels.cpu.rows import blocks_of, row_sum
 from repkernels.cpu.spread import spread
 from repkernels.cpu.sum import LANES
+from repkernels.subnormals import subnormals_kept
 
 
 def statistics(rows: np.ndarray, eps: float) -> np.ndarray:
     """(3, R): mean, SUM of squared deviations and div_rn(1, sqrt_rn(variance + eps)) of each row."""
     out = np.empty((3, len(rows)), rows.dtype)
-    spread(_statistics, len(rows), rows.size, rows, rows.dtype.type(eps), out)
+    with subnormals_kept():
+        scalars = np.array([eps], rows.dtype)
+    spread(_statistics, len(rows), rows.size, rows, scalars, out)
     return out
 
 
@@ -51,12 +54,12 @@ def gradient(
 
 
 @kernel
-def _statistics(start, stop, rows, eps, out):
+def _statistics(start, stop, rows, scalars, out):
     state = keep_subnormals()
     terms, lanes = np.empty(rows.shape[1], rows.dtype), np.empty(LANES, rows.dtype)
     blocks = np.empty(blocks_of(rows.shape[1]), rows.dtype)
     for i in range(start, stop):
-        out[0, i], out[1, i], out[2, i] = statistics_of(rows[i], eps, True, terms, lanes, blocks)
+        out[0, i], out[1, i], out[2, i] = statistics_of(rows[i], scalars[0], True, terms, lanes, blocks)
     restore(state)
 
 

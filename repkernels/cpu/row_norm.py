@@ -13,6 +13,7 @@ from repkernels.cpu.rows import blocks_of, row_sum
 from repkernels.cpu.spread import spread
 from repkernels.cpu.sum import BLOCK, LANES, WIDTH, sum_rows
 from repkernels.cpu.wide import narrow, widen
+from repkernels.subnormals import subnormals_kept
 
 
 def forward(
@@ -37,7 +38,9 @@ def forward(
     y = np.empty_like(wide)
     mean, inverse = np.empty(len(wide), wide.dtype), np.empty(len(wide), wide.dtype)
     affine = (optional(weight, wide.dtype), optional(bias, wide.dtype))
-    spread(_forward, len(wide), wide.size, wide, *affine, wide.dtype.type(eps), centred, y, mean, inverse)
+    with subnormals_kept():
+        scalars = np.array([eps], wide.dtype)
+    spread(_forward, len(wide), wide.size, wide, *affine, scalars, centred, y, mean, inverse)
     return narrow(y, out_dtype), total, from_numpy(mean if centred else mean[:0].copy()), from_numpy(inverse)
 
 
@@ -106,14 +109,14 @@ def _add(start, stop, a, b, out):
 
 
 @kernel
-def _forward(start, stop, x, weight, bias, eps, centred, y, mean, inverse):
+def _forward(start, stop, x, weight, bias, scalars, centred, y, mean, inverse):
     state = keep_subnormals()
     columns = x.shape[1]
     terms, lanes = np.empty(columns, x.dtype), np.empty(LANES, x.dtype)
     sums = np.empty(blocks_of(columns), x.dtype)
     for i in range(start, stop):
         row, out = x[i], y[i]
-        m, _, r = statistics_of(row, eps, centred, terms, lanes, sums)
+        m, _, r = statistics_of(row, scalars[0], centred, terms, lanes, sums)
         mean[i], inverse[i] = m, r
         for j in range(columns):
             out[j] = (row[j] - m) * r

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from repkernels.ops import clip
+from repkernels.ops.extrema import maximum, minimum
+from repkernels.subnormals import subnormals_kept
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
@@ -82,8 +84,12 @@ def clip_grads_with_norm_(
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Clips every element of the gradients, in place, to [-clip_value, clip_value]; NaN stays."""
     for g in _gradients(_listed(parameters)):
-        limit = torch.tensor(float(clip_value), dtype=torch.float64, device="cpu")
-        if g.dtype != torch.float64:
-            limit = limit.float().to(g.dtype)
+        with subnormals_kept():
+            limit = torch.tensor(float(clip_value), dtype=torch.float64, device="cpu")
+            if g.dtype != torch.float64:
+                limit = limit.float().to(g.dtype)
         limit = limit.to(g.device)
-        g.clamp_(min=-limit, max=limit)
+        if g.is_cpu:  # torch's clamp flushes subnormals where its threads do
+            g.copy_(minimum(maximum(g, -limit), limit))
+        else:
+            g.clamp_(min=-limit, max=limit)
