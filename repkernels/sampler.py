@@ -66,12 +66,14 @@ class RandomSampler(torch.utils.data.Sampler[int]):
         return n // self.num_replicas if self.drop_last else -(-n // self.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
-        indices = self._indices()
-        self._position, self._start = self._start, 0
-        while self._position < len(indices):
-            self._position += 1
-            yield indices[self._position - 1]
-        self.epoch, self._position = self.epoch + 1, 0
+        epoch, indices = self.epoch, self._indices()
+        self._position = position = self._start
+        self._start = 0
+        while position < len(indices):
+            self._position = position = position + 1
+            yield indices[position - 1]
+        if self.epoch == epoch:
+            self.epoch, self._position = epoch + 1, 0
 
     def _indices(self) -> list[int]:
         n = len(self.data_source)

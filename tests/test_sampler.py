@@ -77,6 +77,16 @@ def test_a_pass_that_is_left_begins_anew():
     assert list(sampler) == philox.permutation(9, 0, 20).tolist()
 
 
+def test_passes_at_once_do_not_disturb_each_other():
+    sampler = RandomSampler(range(9), seed=9)
+    pairs = list(zip(sampler, sampler, strict=True))
+    assert pairs == [(i, i) for i in philox.permutation(9, 0, 9).tolist()]
+    assert sampler.epoch == 1
+    for _ in sampler:
+        sampler.set_epoch(5)
+    assert sampler.epoch == 5
+
+
 def test_in_a_data_loader():
     data = torch.utils.data.TensorDataset(torch.arange(10))
     loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=RandomSampler(data, seed=1))
