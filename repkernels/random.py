@@ -11,6 +11,7 @@ import contextlib
 import operator
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +39,7 @@ __all__ = [
     "words",
 ]
 
+_LARGEST = torch.finfo(torch.float32).max
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 Size = int | Sequence[int]
 Device = torch.device | str | None
@@ -88,8 +90,11 @@ def uniform(
 
     Element i (row-major) is RN(RN(u * RN32(high - low)) + RN32(low)) in binary32, u = (word i >> 8) * 2^-24, then
     rounded to `dtype` (fp16, bf16, fp32; fp64 holds the binary32 value). With low = 0 and high = 1 fp32 is never 1.
-    Raises NotImplementedError for other dtypes and devices, RuntimeError for negative sizes.
+    Raises NotImplementedError for other dtypes and devices, RuntimeError for negative sizes, low > high and bounds
+    whose difference is beyond fp32.
     """
+    if not 0 <= high - low <= _LARGEST:
+        raise RuntimeError(f"low and high: expected 0 <= high - low <= {_LARGEST:.8g}, got {low} and {high}")
     return _floats("uniform", shape, float(low), float(high), dtype, device, generator)
 
 
@@ -275,7 +280,7 @@ def _without(weights: Tensor, n: int, key: tuple[int, int]) -> Tensor:
 
 
 def _size(shape: Size) -> torch.Size:
-    size = torch.Size((shape,) if isinstance(shape, int) else shape)
+    size = torch.Size((shape,) if isinstance(shape, (int, np.integer)) else shape)
     if any(n < 0 for n in size):
         raise RuntimeError(f"shape: expected sizes >= 0, got {tuple(size)}")
     return size

@@ -265,7 +265,7 @@ def test_compiled_draws_take_streams_when_they_run(draw):
 def test_default_and_meta_devices():
     repkernels.manual_seed(5)
     with torch.device("meta"):
-        assert random.uniform(3).is_meta
+        assert random.uniform(np.int64(3)).is_meta
     assert random.randint(5, (2,), device="meta").is_meta
     assert random.get_state()["stream"] == 2
 
@@ -309,6 +309,9 @@ def test_seeds_out_of_range_raise(seed):
         (lambda: random.multinomial(torch.tensor([1.0, math.nan]), 1), RuntimeError, "^input"),
         (lambda: random.multinomial(torch.tensor([1.0, 0.0]), 2), RuntimeError, "^input"),
         (lambda: random.uniform(3, generator=torch.Generator()), TypeError, "^generator"),
+        (lambda: random.uniform(3, 2.0, 1.0), RuntimeError, "^low and high"),
+        (lambda: random.uniform(3, -3e38, 3e38), RuntimeError, "^low and high"),
+        (lambda: random.uniform(3, 0.0, float("nan")), RuntimeError, "^low and high"),
         (lambda: random.set_state({"seed": 1}), ValueError, "^state"),
         (lambda: random.set_state({"seed": 1, "stream": 0.5}), ValueError, "^state"),
         (lambda: random.set_state({"seed": -1, "stream": 0}), ValueError, "^state"),
