@@ -103,6 +103,26 @@ def test_promotion(device):
     assert_same_bits(repkernels.div(single, cpu_scalar), repkernels.div(single, 3.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_promotion_to_fp64_keeps_subnormals(dtype):
+    x = (randn(200, 300) * torch.finfo(dtype).smallest_normal).to(dtype).t().requires_grad_()
+    b, c = randn(200, dtype=torch.float64), randn(300, 200, seed=1, dtype=torch.float64) * 1e-37
+
+    def results():
+        out = repkernels.div(x, b)
+        return [out, torch.autograd.grad(out, x, c)[0], repkernels.maximum(x, b * 0)]
+
+    expected = results()
+    torch.set_flush_denormal(True)
+    try:
+        found = results()
+    finally:
+        torch.set_flush_denormal(False)
+    for got, want in zip(found, expected, strict=True):
+        assert_same_bits(got, want)
+        assert got.stride() == want.stride()
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_of_what_is_broadcast_are_sums(device):
     from reference.sum import sum_rows

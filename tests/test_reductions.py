@@ -372,6 +372,7 @@ def test_threads_and_flushed_subnormals(threads):
     functions = (
         repkernels.sum, repkernels.amax, lambda v, d: repkernels.cumsum(v, d), repkernels.argmin,
         lambda v, d: repkernels.norm(v, 0.5, d),
+        lambda v, d: repkernels.sum(v, d, dtype=torch.float64),
     )  # fmt: skip
     expected = [f(x, d) for f in functions for d in (0, 1)]
     before = torch.get_num_threads()

@@ -36,6 +36,23 @@ def narrow(wide: np.ndarray, dtype: torch.dtype) -> Tensor:
     return out
 
 
+def converted(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in `dtype`, contiguous; between fp64 and a half type by way of fp32, as torch does."""
+    wide = widen(x)
+    if wide.dtype != compute_type(dtype):
+        source, wide = wide, np.empty(wide.shape, compute_type(dtype))
+        spread(_convert, wide.size, wide.size, source.reshape(-1), wide.reshape(-1))
+    return narrow(wide, dtype)
+
+
+@kernel
+def _convert(start, stop, x, out):
+    state = keep_subnormals()
+    for i in range(start, stop):
+        out[i] = x[i]
+    restore(state)
+
+
 @kernel
 def _widen(start, stop, x, wide):
     state = keep_subnormals()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from repkernels.ops import checks, derivatives  # noqa: F401  (the gradients' rules)
+from repkernels.ops.convert import converted
 from repkernels.ops.elementwise import elementwise
 from repkernels.ops.unary import INTEGERS, argument
 
@@ -30,7 +31,7 @@ def promoted(**operands: object) -> list[Tensor]:
     for name, x in zip(operands, tensors, strict=True):
         if x.device != where and (x.ndim or x.device.type != "cpu"):
             raise RuntimeError(f"{name}: on {x.device} but another operand is on {where}; move one of them")
-    return [x.to(device=where, dtype=dtype) for x in tensors]
+    return [converted(x.to(where), dtype) for x in tensors]
 
 
 def _common(tensors: list[Tensor]) -> torch.dtype:

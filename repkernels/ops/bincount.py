@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from repkernels.ops import checks, reduce
+from repkernels.ops.convert import converted
 from repkernels.ops.grouped_sum import grouped_sum
 
 
@@ -25,5 +26,5 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     counts = torch.bincount(input, minlength=minlength)  # of integers: exact in any order
     if weights is None:
         return counts
-    terms = weights if weights.dtype == torch.float32 else weights.double()
+    terms = weights if weights.dtype == torch.float32 else converted(weights, torch.float64)
     return grouped_sum(terms[:, None], input.long(), counts.shape[0]).view(-1)

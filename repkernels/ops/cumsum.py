@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repkernels.ops import checks, reduce
 from repkernels.ops.backend import backend
+from repkernels.ops.convert import converted
 from repkernels.ops.operation import operation
 
 
@@ -55,6 +56,6 @@ def cumsum(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tens
     if dtype is not None:
         checks.operand("dtype", input.new_empty((0,), dtype=dtype))
         if not (input.dtype in (torch.bfloat16, torch.float16) and dtype == torch.float32):
-            input = input.to(dtype)
+            input = converted(input, dtype)
     wanted = input.dtype if dtype is None else dtype
     return _cumsum(input[None], 0, wanted, False)[0] if input.ndim == 0 else _cumsum(input, dim, wanted, False)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repkernels.ops import checks, reduce
 from repkernels.ops.backend import backend
+from repkernels.ops.convert import converted
 from repkernels.ops.operation import operation
 from repkernels.ops.reduce import Dim
 from repkernels.ops.reduction_gradient import reduction_gradient
@@ -301,9 +302,10 @@ def _binary(a: Tensor, b: Tensor, largest: bool) -> Tensor:
     dtype = _promoted(a, b)
     if not dtype.is_floating_point:
         return (torch.maximum if largest else torch.minimum)(a, b)
-    checks.operand("input", a.to(dtype))
+    a, b = converted(a, dtype), converted(b, dtype)
+    checks.operand("input", a)
     shape = torch.broadcast_shapes(a.shape, b.shape)
-    return _pair(broadcast_to(a.to(dtype), shape), broadcast_to(b.to(dtype), shape), largest)
+    return _pair(broadcast_to(a, shape), broadcast_to(b, shape), largest)
 
 
 def _promoted(a: Tensor, b: Tensor) -> torch.dtype:

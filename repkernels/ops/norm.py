@@ -9,6 +9,7 @@ from torch import Tensor
 from repkernels.ops import reduce
 from repkernels.ops.arithmetic import pow
 from repkernels.ops.backend import backend
+from repkernels.ops.convert import converted
 from repkernels.ops.elementwise import elementwise
 from repkernels.ops.operation import operation
 from repkernels.ops.reduce import Dim
@@ -87,7 +88,7 @@ def norm(
                 f"linalg.vector_norm: the dtype of the input ({input.dtype}) should be convertible without narrowing "
                 f"to the specified dtype ({dtype})"
             )
-        input = input.to(dtype)
+        input = converted(input, dtype)
     dims = reduce.inside(reduce.axes(input.ndim, dim), input.ndim)
     if not (order in _SUMS or order > 0 and order < torch.inf) and not reduce.count(input.shape, dims):
         raise RuntimeError(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from repkernels.ops import checks, reduce
 from repkernels.ops.backend import backend
+from repkernels.ops.convert import converted
 from repkernels.ops.operation import operation
 from repkernels.ops.reduce import Dim
 
@@ -224,7 +225,7 @@ def _reduced(op: Any, x: Tensor, dims: list[int], keepdim: bool, dtype: torch.dt
     if dtype is not None:
         checks.operand("dtype", x.new_empty((0,), dtype=dtype))
         if not (x.dtype in (torch.bfloat16, torch.float16) and dtype == torch.float32):
-            x = x.to(dtype)
+            x = converted(x, dtype)
     inside = reduce.inside(dims, x.ndim)
     y = op(x, inside, x.dtype if dtype is None else dtype)
     return reduce.with_axes(y, inside) if keepdim else y
