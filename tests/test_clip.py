@@ -114,6 +114,13 @@ def test_clip_grad_value_keeps_subnormals_where_the_caller_flushes_them(limit):
     assert_same_bits(p.grad, wanted)
 
 
+def test_meta_gradients():
+    p = torch.nn.Parameter(torch.zeros(3, device="meta"))
+    p.grad = torch.zeros(3, device="meta")
+    assert utils.clip_grad_norm_(p, 1.0).is_meta
+    utils.clip_grad_value_(p, 1.0)
+
+
 def test_torchs_arguments():
     assert "utils" in nn.__all__
     for ours, theirs in ((getattr(utils, n), getattr(torch.nn.utils, n)) for n in utils.__all__):

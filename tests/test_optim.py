@@ -10,7 +10,7 @@ import torch
 import repkernels
 from reference import sgd as reference
 from repkernels import nn
-from repkernels.optim import SGD
+from repkernels.optim import SGD, Adam
 from tests.support import DEVICES, assert_same_bits, name, randn, tensor, values
 
 OPTIONS = [
@@ -188,6 +188,14 @@ def test_a_compiled_step():
 def test_copies_and_pickles():
     _, optimizer = _run(SGD, {"momentum": 0.9})
     assert repkernels.digest(copy.deepcopy(optimizer)) == repkernels.digest(optimizer)
+
+
+@pytest.mark.parametrize("make", [SGD, Adam])
+def test_meta_parameters(make):
+    p = torch.nn.Parameter(torch.zeros(3, device="meta"))
+    p.grad = torch.zeros(3, device="meta")
+    make([p], lr=0.1).step()
+    assert p.is_meta
 
 
 def test_empty_parameters():

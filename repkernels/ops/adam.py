@@ -33,7 +33,7 @@ def adam_steps(
     m = m + RN(RN(g - m) * (1 - b1)); v = RN(v * b2) + RN((1 - b2) * RN(g * g)); largest = MAX(largest, v), which
     then stands for v; p = p - RN((lr / (1 - b1^t)) * (m / RN(RN(sqrt(v) / sqrt(1 - b2^t)) + eps))).
     """
-    if not p:
+    if not p or p[0].is_meta:
         return
     with subnormals_kept():
         b1, b2 = betas

@@ -29,6 +29,8 @@ def total_norm(grads: Sequence[Tensor], norm_type: float) -> Tensor:
     for g in grads:
         checks.operand("parameters: a gradient", g)
     wide = torch.float64 if all(g.dtype == torch.float64 for g in grads) else torch.float32
+    if any(g.is_meta for g in grads):
+        return torch.empty((), dtype=wide, device="meta")
     found: dict[int, Tensor] = {}
     for places in _alike(grads):
         some = [grads[i].resolve_neg().contiguous() for i in places]
@@ -43,6 +45,8 @@ def total_norm(grads: Sequence[Tensor], norm_type: float) -> Tensor:
 
 def scale(grads: Sequence[Tensor], max_norm: float, total: Tensor) -> None:
     """Every gradient becomes RN(g * c), c = MIN(1, div_rn(RN32(max_norm), RN(total + RN32(1e-6))))."""
+    if total.is_meta:
+        return
     with subnormals_kept():
         limit, least, one = (torch.tensor(v, dtype=total.dtype, device="cpu") for v in (max_norm, 1e-6, 1.0))
         # By tensors, since torch may multiply by a scalar's reciprocal.

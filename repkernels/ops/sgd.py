@@ -84,7 +84,7 @@ def sgd_steps(
     v = RN(momentum * v) + RN((1 - dampening) * g), and g = v, or g + RN(momentum * v) for nesterov;
     p = p - RN(lr * g). Scalars are computed in binary64 and rounded once. v is empty without momentum.
     """
-    if not p:
+    if not p or p[0].is_meta:
         return
     options = (lr, momentum, dampening, weight_decay, nesterov, first, maximize)
     if torch.compiler.is_compiling():
