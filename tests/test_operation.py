@@ -80,6 +80,11 @@ def test_subclasses_go_through_torch():
     )
 
 
+def test_a_trace_by_torch_jit_is_refused():
+    with pytest.raises(NotImplementedError, match="torch.jit.trace"):
+        torch.jit.trace(sum_rows, randn(3, 2), check_trace=False)
+
+
 def test_make_fx_traces_it():
     from torch.fx.experimental.proxy_tensor import make_fx
 

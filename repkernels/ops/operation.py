@@ -50,6 +50,8 @@ def operation(
     def call(*args: Any) -> Any:
         if torch.compiler.is_compiling():
             return op(*args)
+        if torch._C._get_tracing_state() is not None:  # it would keep what a kernel computed as a constant
+            raise NotImplementedError(f"{name}: torch.jit.trace is not supported; use torch.compile or torch.export")
         if torch._C._are_functorch_transforms_active():
             return transformed.apply(*args)
         return recorded.apply(*args) if _recorded(args) else compute(*args)
