@@ -40,9 +40,11 @@ def narrow_to(out: Tensor, wide: Tensor) -> None:
 
 @njit
 def load(out, x, at, stride):
-    """out[j] = x[at + j * stride]."""
+    """out[j] = x[at + j * stride]. No slice is assigned, here or below: Numba compiles seconds for its error message."""
     if stride == 1:
-        out[:] = x[at : at + out.size]
+        source = x[at : at + out.size]
+        for j in range(out.size):
+            out[j] = source[j]
     else:
         for j in range(out.size):
             out[j] = x[at + j * stride]
@@ -64,7 +66,9 @@ def load_rows(out, x, at, first, sizes, strides):
 def store(out, at, stride, v):
     """out[at + j * stride] = v[j]."""
     if stride == 1:
-        out[at : at + v.size] = v
+        target = out[at : at + v.size]
+        for j in range(v.size):
+            target[j] = v[j]
     else:
         for j in range(v.size):
             out[at + j * stride] = v[j]

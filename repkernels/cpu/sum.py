@@ -77,7 +77,8 @@ def _across(start, stop, x, sizes, strides, centers, kind, sums):
             for j in range(n - half):
                 _add(lanes[j, :width], lanes[j + half, :width])
             n, half = min(n, half), half // 2
-        sums[block, column : column + width] = lanes[0, :width]
+        for j in range(width):
+            sums[block, column + j] = lanes[0, j]
     restore(state)
 
 
