@@ -40,7 +40,7 @@ def narrow_to(out: Tensor, wide: Tensor) -> None:
 
 @njit
 def load(out, x, at, stride):
-    """out[j] = x[at + j * stride]. No slice is assigned, here or below: Numba compiles seconds for its error message."""
+    """out[j] = x[at + j * stride]. No slice is assigned, here or below: Numba would compile its error for seconds."""
     if stride == 1:
         source = x[at : at + out.size]
         for j in range(out.size):
