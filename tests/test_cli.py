@@ -1,6 +1,7 @@
 """The command line: names, errors before anything runs, and what a wheel holds."""
 
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -60,11 +61,16 @@ def test_benchmarks_are_found_in_a_checkout() -> None:
     assert "--quick" in done.stdout
 
 
-def test_the_wheel_holds_every_package_and_no_other() -> None:
-    packages = {"repkernels.bench"} | {
+def test_the_wheel_holds_every_package_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    setuptools = pytest.importorskip("setuptools")
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
+    packages = {"repkernels.bench", "repkernels.verify.golden"} | {
         ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "repkernels").rglob("__init__.py")
     }
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
+    assert set(given["packages"]) == packages
 
 
 def test_examples_of_the_readme_run() -> None:
