@@ -16,6 +16,9 @@ CHUNK = 4096
 DIGITS = {"fixed8": 1, "fixed16": 2, "fixed24": 3, "fixed32": 4}
 CONTRACTS = ("ordered", *DIGITS)
 
+# Exponents (R,) and integers (R, K), int64.
+Quantized = tuple[np.ndarray, np.ndarray]
+
 
 def matmul(a: np.ndarray, b: np.ndarray, dtype: str, contract: str, bias: np.ndarray | None = None) -> np.ndarray:
     """a @ b (+ bias) by torch.matmul's rules of shape: 1-D operands are a row and a column, batch axes broadcast.
@@ -36,10 +39,7 @@ def matmul(a: np.ndarray, b: np.ndarray, dtype: str, contract: str, bias: np.nda
         out = out[..., 0]
     if a.ndim == 1:
         out = out[..., 0, :] if b.ndim > 1 else out[..., 0]
-    with np.errstate(all="ignore"):
-        if bias is not None:
-            out = out + np.asarray(bias, compute)
-        return formats.positive_zeros(formats.rounded(out, dtype))
+    return stored(out, bias, dtype)
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, dtype: str, contract: str) -> np.ndarray:
@@ -71,24 +71,38 @@ def bias_gradient(grad: np.ndarray, dtype: str) -> np.ndarray:
     return sum_rows(np.asarray(grad).reshape(-1, grad.shape[-1]), dtype)
 
 
+def stored(r: np.ndarray, bias: np.ndarray | None, dtype: str) -> np.ndarray:
+    """Contractions as results: plus the bias (broadcast), rounded to `dtype` once, every zero +0."""
+    with np.errstate(all="ignore"):
+        if bias is not None:
+            r = r + np.asarray(bias, r.dtype)
+        return formats.positive_zeros(formats.rounded(r, dtype))
+
+
 def contraction(a: np.ndarray, b: np.ndarray, contract: str) -> np.ndarray:
     """a (M, K) times b (K, N): binary32 for fp32 arrays, binary64 (`ordered` only) for fp64 arrays."""
     if contract == "ordered":
-        return ordered64(a, b) if a.dtype == np.float64 else ordered(a, b)
+        return chain(a, b)
     return fixed(a, b, DIGITS[contract])
 
 
-def ordered(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def chain(a: np.ndarray, b: np.ndarray, present: np.ndarray | None = None) -> np.ndarray:
+    """The `ordered` rule in the operands' format. Where `present` (M, K) is False, k takes no part in its row."""
+    return ordered64(a, b, present) if a.dtype == np.float64 else ordered(a, b, present)
+
+
+def ordered(a: np.ndarray, b: np.ndarray, present: np.ndarray | None = None) -> np.ndarray:
     """Chunks of 4096 along K, each an fp32 FMA chain from +0, k ascending; the chunks' results added ascending."""
     (m, k), n = a.shape, b.shape[1]
     whole = k // CHUNK
+    part = np.ones((m, k), bool) if present is None else present
     chunks: list[np.ndarray] = []
     if whole:
         # Chunks do not depend on each other, so the whole ones are computed side by side.
-        left = a[:, : whole * CHUNK].reshape(m, whole, CHUNK).swapaxes(0, 1)
-        chunks.extend(_chain(left, b[: whole * CHUNK].reshape(whole, CHUNK, n)))
+        left, left_part = (v[:, : whole * CHUNK].reshape(m, whole, CHUNK).swapaxes(0, 1) for v in (a, part))
+        chunks.extend(_chain(left, b[: whole * CHUNK].reshape(whole, CHUNK, n), left_part))
     if k > whole * CHUNK:
-        chunks.append(_chain(a[:, whole * CHUNK :], b[whole * CHUNK :]))
+        chunks.append(_chain(a[:, whole * CHUNK :], b[whole * CHUNK :], part[:, whole * CHUNK :]))
     if not chunks:
         return np.zeros((m, n), np.float32)
     total = chunks[0]
@@ -98,28 +112,39 @@ def ordered(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return total
 
 
-def ordered64(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def ordered64(a: np.ndarray, b: np.ndarray, present: np.ndarray | None = None) -> np.ndarray:
     """The same rule in binary64."""
     (m, k), n = a.shape, b.shape[1]
     out = np.zeros((m, n))
     for i, j in np.ndindex(m, n):
+        row, column = a[i].tolist(), b[:, j].tolist()
+        part = [True] * k if present is None else present[i].tolist()
         total = 0.0
         for start in range(0, k, CHUNK):
-            chain = 0.0
-            for x, y in zip(a[i, start : start + CHUNK].tolist(), b[start : start + CHUNK, j].tolist(), strict=True):
-                chain = fma64(x, y, chain)
-            total = chain if start == 0 else total + chain
+            chunk = 0.0
+            for place in range(start, min(start + CHUNK, k)):
+                if part[place]:
+                    chunk = fma64(row[place], column[place], chunk)
+            total = chunk if start == 0 else total + chunk
         out[i, j] = total
     return out
 
 
 def fixed(a: np.ndarray, b: np.ndarray, digits: int) -> np.ndarray:
     """The exact integer contraction of fixed-point digits, one rounding, and the non-finite rule."""
-    exponent_a, q_a = quantize(a, digits)
-    exponent_b, q_b = quantize(b.T, digits)
-    rounded_sum = _rounded_sum(balanced(q_a, digits), balanced(q_b, digits))
-    out = scaled(rounded_sum, exponent_a[:, None] + exponent_b[None, :])
-    touched, value = non_finite(a, b)
+    return fixed_scaled(a, b, quantize(a, digits), quantize(b.T, digits), digits)
+
+
+def fixed_scaled(
+    a: np.ndarray, b: np.ndarray, left: Quantized, right: Quantized, digits: int, present: np.ndarray | None = None
+) -> np.ndarray:
+    """`fixed` with the scales given: exponents (M,) and integers (M, K) of a, (N,) and (N, K) of b.
+
+    An element whose k takes no part in its row by `present` (M, K) has the integer 0.
+    """
+    rounded_sum = _rounded_sum(balanced(left[1], digits), balanced(right[1], digits))
+    out = scaled(rounded_sum, left[0][:, None] + right[0][None, :])
+    touched, value = non_finite(a, b, present)
     return np.where(touched, value, out)
 
 
@@ -128,7 +153,7 @@ def limit(digits: int) -> int:
     return 127 * (256**digits - 1) // 255
 
 
-def quantize(v: np.ndarray, digits: int) -> tuple[np.ndarray, np.ndarray]:
+def quantize(v: np.ndarray, digits: int) -> Quantized:
     """The exponent e (R,) of every row of v (R, K) and its integers q (R, K), int64."""
     finite = np.where(np.isfinite(v), v, 0).astype(np.float64)
     largest = np.abs(finite).max(axis=1, initial=0.0)
@@ -183,7 +208,7 @@ def scaled(r: np.ndarray, exponent: np.ndarray) -> np.ndarray:
         return (r.astype(np.float32) * np.ldexp(one, first)) * np.ldexp(one, second)
 
 
-def non_finite(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def non_finite(a: np.ndarray, b: np.ndarray, present: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Which outputs have a product with a non-finite operand, and those outputs' values.
 
     NaN if an operand of such a product is NaN, an infinity meets a zero, or infinite products of both signs occur;
@@ -194,6 +219,8 @@ def non_finite(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for k in np.flatnonzero(~(np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=1))):
         x, y = np.broadcast_arrays(a[:, k, None], b[None, k, :])
         special = ~(np.isfinite(x) & np.isfinite(y))
+        if present is not None:
+            special = special & present[:, k, None]
         invalid |= special & (np.isnan(x) | np.isnan(y) | (x == 0) | (y == 0))
         negative = np.signbit(x) != np.signbit(y)
         plus |= special & ~negative
@@ -236,11 +263,11 @@ def _matrices(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
 
 
-def _chain(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """FMA chains along k of a (..., M, k) and b (..., k, N)."""
+def _chain(a: np.ndarray, b: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """FMA chains along k of a (..., M, k) and b (..., k, N), of those k that take part (..., M, k)."""
     total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32)
     for k in range(a.shape[-1]):
-        total = fma32(a[..., :, k, None], b[..., k, None, :], total)
+        total = np.where(part[..., :, k, None], fma32(a[..., :, k, None], b[..., k, None, :], total), total)
     return total
 
 
