@@ -204,8 +204,9 @@ def _groups(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Each group's parts of two arrays, split along the given axes, in the format that computes."""
     compute = formats.compute_type(dtype)
-    lefts, rights = (np.split(np.asarray(v, compute), g.groups, axis) for v, axis in (left, right))
-    return zip(lefts, rights, strict=True)
+    (a, axis_a), (b, axis_b) = left, right
+    parts: list[np.ndarray] = np.split(np.asarray(a, compute), g.groups, axis_a)
+    return zip(parts, np.split(np.asarray(b, compute), g.groups, axis_b), strict=True)
 
 
 def _depthwise(weight: np.ndarray, g: Geometry, contract: str) -> str:
