@@ -3,6 +3,7 @@
 from repkernels import nn, optim, random
 from repkernels.contract import Contract, checkpoint_contexts, contract, get_contract, set_contract
 from repkernels.digest import digest
+from repkernels.nn.conversion import UnsupportedModules, convert
 from repkernels.ops.arithmetic import (
     addcdiv,
     addcmul,
@@ -49,6 +50,7 @@ __all__ = [
     "Contract",
     "NUMERICS_VERSION",
     "Prepared",
+    "UnsupportedModules",
     "addcdiv",
     "addcmul",
     "amax",
@@ -59,6 +61,7 @@ __all__ = [
     "bincount",
     "checkpoint_contexts",
     "contract",
+    "convert",
     "cos",
     "cumsum",
     "digest",

@@ -62,6 +62,16 @@ def product(g, weight):
 
 
 @inlined
+def add(x, y):
+    return x + y
+
+
+@inlined
+def subtract(x, y):
+    return x - y
+
+
+@inlined
 def lerp_weight_gradient(g, start, end):
     return g * (end - start)
 
@@ -132,6 +142,8 @@ FUNCTIONS = {
     "lerp": lerp,
     "lerp_start_gradient": lerp_start_gradient,
     "product": product,
+    "add": add,
+    "subtract": subtract,
     "lerp_weight_gradient": lerp_weight_gradient,
     "addcmul": addcmul,
     "addcmul_gradient": addcmul_gradient,

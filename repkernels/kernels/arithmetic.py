@@ -64,6 +64,16 @@ def product(g, weight):
 
 
 @triton.jit
+def add(x, y):
+    return x + y
+
+
+@triton.jit
+def subtract(x, y):
+    return x - y
+
+
+@triton.jit
 def lerp_weight_gradient(g, start, end):
     return g * (end - start)
 
@@ -134,6 +144,8 @@ FUNCTIONS = {
     "lerp": lerp,
     "lerp_start_gradient": lerp_start_gradient,
     "product": product,
+    "add": add,
+    "subtract": subtract,
     "lerp_weight_gradient": lerp_weight_gradient,
     "addcmul": addcmul,
     "addcmul_gradient": addcmul_gradient,

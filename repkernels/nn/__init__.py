@@ -1,6 +1,18 @@
 """torch.nn's names with defined bits; what computes nothing is torch's own."""
 
-from torch.nn import Flatten, Module, Parameter, Sequential
+from torch.nn import (
+    ChannelShuffle,
+    Flatten,
+    Identity,
+    Module,
+    ModuleDict,
+    ModuleList,
+    Parameter,
+    ParameterDict,
+    ParameterList,
+    Sequential,
+    Unflatten,
+)
 
 from repkernels.nn import functional, init, utils
 from repkernels.nn.activations import (
@@ -62,6 +74,7 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "CELU",
+    "ChannelShuffle",
     "CrossEntropyLoss",
     "Dropout",
     "Dropout1d",
@@ -79,6 +92,7 @@ __all__ = [
     "Hardswish",
     "Hardtanh",
     "HuberLoss",
+    "Identity",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
@@ -92,9 +106,13 @@ __all__ = [
     "MSELoss",
     "Mish",
     "Module",
+    "ModuleDict",
+    "ModuleList",
     "NLLLoss",
     "PReLU",
     "Parameter",
+    "ParameterDict",
+    "ParameterList",
     "RMSNorm",
     "ReLU",
     "ReLU6",
@@ -112,6 +130,7 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "Unflatten",
     "functional",
     "init",
     "utils",

@@ -54,6 +54,10 @@ class Linear(torch.nn.Linear):
         return self
 
 
+class NonDynamicallyQuantizableLinear(Linear, torch.nn.modules.linear.NonDynamicallyQuantizableLinear):
+    """`Linear` as the class that torch.nn.MultiheadAttention has for its last projection."""
+
+
 class ReLU(torch.nn.ReLU):
     """torch.nn.ReLU: x where x > 0 or x is NaN, else +0."""
 

@@ -249,7 +249,12 @@ RULES["lerp_start_gradient"] = Rule(
     "ab",
     (lambda g, v: elementwise("lerp_start_gradient", g, v.b, s=v.s), lambda g, v: -(g * v.a)),
 )
-RULES["product"] = Rule("ab", (lambda g, v: elementwise("product", g, v.b, s=v.s), lambda g, v: g * v.a))
+RULES["product"] = Rule(
+    "ab",
+    (lambda g, v: elementwise("product", g, v.b, s=v.s), lambda g, v: elementwise("product", g, v.a)),
+)
+RULES["add"] = Rule("", (lambda g, v: g, lambda g, v: g))
+RULES["subtract"] = Rule("", (lambda g, v: g, lambda g, v: -g))
 RULES["lerp_weight_gradient"] = Rule(
     "abc",
     (
