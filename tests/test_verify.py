@@ -210,7 +210,7 @@ def test_a_check_that_raises_has_failed(monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [(["--op", "conv"], "--op"), (["--contract", "fixed12"], "--contract"), (["--device", "meta"], "--device")],
+    [(["--op", "transform"], "--op"), (["--contract", "fixed12"], "--contract"), (["--device", "meta"], "--device")],
 )
 def test_command_refuses(app, arguments, named):
     result = CliRunner().invoke(app, arguments)

@@ -2,6 +2,28 @@
 
 from types import ModuleType
 
-from reference.cases import arithmetic, indexing, losses, norms, optimizers, random, reductions, sorting, unary
+from reference.cases import (
+    arithmetic,
+    convolutions,
+    indexing,
+    losses,
+    norms,
+    optimizers,
+    random,
+    reductions,
+    sorting,
+    unary,
+)
 
-FAMILIES: tuple[ModuleType, ...] = (arithmetic, indexing, losses, norms, optimizers, random, reductions, sorting, unary)
+FAMILIES: tuple[ModuleType, ...] = (
+    arithmetic,
+    convolutions,
+    indexing,
+    losses,
+    norms,
+    optimizers,
+    random,
+    reductions,
+    sorting,
+    unary,
+)

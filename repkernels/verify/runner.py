@@ -9,7 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from repkernels.contract import NAMES
-from repkernels.verify import catalogue, golden, invariance, rows
+from repkernels.verify import catalogue, convolutions, golden, invariance, rows
+
+# Checks of contractions under a contract.
+CONTRACTIONS = {"matmul": invariance, "conv": convolutions}
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,11 @@ def checks(device: torch.device, op: str | None = None, contract: str | None = N
         for engine in invariance.other_engines(device):
             fixed = (case for case in catalogue.cases(op, contract) if case.get("contract", "").startswith("fixed"))
             found += [_golden(case, device, engine) for case in fixed]
-    if op in (None, "matmul"):
+    for contraction in CONTRACTIONS:
         for name in NAMES:
-            if contract in (None, name) and not (name == "native" and device.type == "cpu"):
-                found += _invariances(name, device)
+            wanted = op in (None, contraction) and contract in (None, name)
+            if wanted and not (name == "native" and device.type == "cpu"):
+                found += _invariances(contraction, name, device)
     for name in rows.OPERATIONS:
         if op in (None, name) and contract is None:
             found += _row_invariances(name, device)
@@ -91,10 +95,10 @@ def _golden(case: catalogue.Case, device: torch.device, engine: str | None) -> C
     return Check(name, catalogue.operation(case), case.get("contract", ""), case["dtype"], compare)
 
 
-def _invariances(contract: str, device: torch.device) -> Iterator[Check]:
+def _invariances(op: str, contract: str, device: torch.device) -> Iterator[Check]:
     for dtype in _dtypes(contract):
-        for name, check in invariance.checks(contract, device):
-            yield Check(name, "matmul", contract, dtype, functools.partial(check, contract, dtype, device))
+        for name, check in CONTRACTIONS[op].checks(contract, device):
+            yield Check(name, op, contract, dtype, functools.partial(check, contract, dtype, device))
 
 
 def _row_invariances(op: str, device: torch.device) -> Iterator[Check]:

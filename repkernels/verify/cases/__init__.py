@@ -2,6 +2,28 @@
 
 from types import ModuleType
 
-from repkernels.verify.cases import arithmetic, indexing, losses, norms, optimizers, random, reductions, sorting, unary
+from repkernels.verify.cases import (
+    arithmetic,
+    convolutions,
+    indexing,
+    losses,
+    norms,
+    optimizers,
+    random,
+    reductions,
+    sorting,
+    unary,
+)
 
-FAMILIES: tuple[ModuleType, ...] = (arithmetic, indexing, losses, norms, optimizers, random, reductions, sorting, unary)
+FAMILIES: tuple[ModuleType, ...] = (
+    arithmetic,
+    convolutions,
+    indexing,
+    losses,
+    norms,
+    optimizers,
+    random,
+    reductions,
+    sorting,
+    unary,
+)
