@@ -29,15 +29,18 @@ def _pack(x, at, plane, stride, count, depth, number, out, out_at):
 
 @kernel
 def sum_block(
-    a, a_at, a_plane, b, b_at, b_plane, length, left, right, products, narrow, m, n, rows, columns, sums, high, low
+    a, a_at, a_plane, b, b_at, b_plane, length, left, right, products, narrow, m, n, rows, columns, sums, high, low, add
 ):  # fmt: skip
-    """The integers of one block of the result; `rows` and `columns` are this thread's own memory."""
+    """The integers of one block of the result, added to those there if `add`; they are whole numbers of one word, or,
+    after each call, of the two words `high` and `low`. `rows` and `columns` are this thread's own memory.
+    """
     panel, group = INTEGER_GROUPS * LANES, LANES * STEP
     width = (n + panel - 1) // panel * panel
     slot_a, slot_b = SLAB * STEP, width * STEP
-    sums[:] = 0
-    high[:] = 0
-    low[:] = 0
+    if not add:
+        sums[:] = 0
+        high[:] = 0
+        low[:] = 0
     for start in range(0, length, STEP):
         if start > 0 and start % narrow == 0:
             _drain(sums, high, low)

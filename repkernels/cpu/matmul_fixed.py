@@ -92,7 +92,7 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
         else:
             packed = buffer("rows", len(plan.left) * SLAB * STEP, np.int16)
             packed_columns = buffer("columns", len(plan.right) * columns * STEP, np.int16)
-            sum_block(*sources, packed, packed_columns, sums, high, low)
+            sum_block(*sources, packed, packed_columns, sums, high, low, False)
         store_integers(
             sums,
             high,

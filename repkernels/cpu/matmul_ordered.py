@@ -49,7 +49,7 @@ def ordered(
         if touched is not None and not _is_touched(block, touched):
             return
         rows, columns = -(-block.rows // unit[0]) * unit[0], -(-block.columns // unit[1]) * unit[1]
-        _block(
+        multiply_block(
             left.array,
             (block.batch * left.strides[0] if len(a) > 1 else 0) + block.row * left.strides[1],
             left.strides[1],
@@ -76,6 +76,19 @@ def ordered(
     share(task, len(work), alone=is_small(batch, m, n, k))
 
 
+def chains(a: np.ndarray, a_at: int, b: np.ndarray, b_at: int, k: int, out: np.ndarray, m: int, n: int) -> None:
+    """out (m, n) = rows of a with rows of b, each k contiguous elements, by the present thread; all fp32 or fp64."""
+    compute = out.dtype
+    lane = BYTES // compute.itemsize
+    rows, columns = -(-m // lane) * lane, -(-n // (GROUPS * lane)) * GROUPS * lane
+    area, more = rows * columns, rows * columns if k > CHUNK else 0
+    multiply_block(
+        a, a_at, k, 1, b, b_at, k, 1, k, out[:0], 0, out, 0, n, m, n,
+        buffer("rows", min(rows, SLAB) * STEP, compute), buffer("columns", columns * STEP, compute),
+        buffer("chains", area, compute)[:area], buffer("totals", more, compute)[:more], False,
+    )  # fmt: skip
+
+
 def _is_touched(block: Block, touched: tuple[np.ndarray, np.ndarray]) -> bool:
     rows, columns = (flags[min(block.batch, len(flags) - 1)] for flags in touched)
     return bool(
@@ -91,7 +104,7 @@ def _add_chunk(totals, chains):
 
 
 @kernel
-def _block(
+def multiply_block(
     a, a_at, a_row, a_step, b, b_at, b_row, b_step, k, bias, bias_at, out, out_at, out_width, m, n,
     rows, columns, chains, totals, signs,
 ):  # fmt: skip

@@ -26,6 +26,7 @@ from repkernels.ops.activations import (
     threshold,
 )
 from repkernels.ops.batch_norm import batch_norm
+from repkernels.ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from repkernels.ops.cross_entropy import cross_entropy
 from repkernels.ops.dropout import (
     alpha_dropout,
@@ -50,6 +51,7 @@ from repkernels.ops.losses import (
 )
 from repkernels.ops.matmul import product
 from repkernels.ops.nll_loss import nll_loss
+from repkernels.ops.pad import pad
 from repkernels.ops.relu import relu
 from repkernels.ops.rms_norm import add_rms_norm, rms_norm
 from repkernels.ops.softmax import log_softmax, softmax, softmin
@@ -64,6 +66,12 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "dropout1d",
@@ -91,6 +99,7 @@ __all__ = [
     "mish",
     "mse_loss",
     "nll_loss",
+    "pad",
     "prelu",
     "relu",
     "relu6",

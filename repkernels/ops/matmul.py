@@ -13,18 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repkernels.contract import NAMES, Contract, ContractLike, resolve, resolve_at_run_time
+from repkernels.contract import ContractLike, resolve
 from repkernels.ops import checks
 from repkernels.ops.backend import backend
+from repkernels.ops.in_force import PAIRS, contract_in_force, mark
 from repkernels.ops.operation import operation
 from repkernels.ops.sum import sum_rows
 from repkernels.prepare import NOTHING_KEPT, Prepared, kept_digits
-
-_PAIRS = tuple(Contract(f, g) for f in NAMES for g in NAMES)
-_NUMBER = {pair: i for i, pair in enumerate(_PAIRS)}
-# Saved beside the operands: an activation checkpoint whose second run follows another contract then saves a tensor of
-# another shape than the first did, which torch.utils.checkpoint refuses.
-_MARKS = tuple(torch.empty((i, 0), dtype=torch.uint8) for i in range(len(_PAIRS)))
 
 _Product = Callable[[Tensor, Tensor], Tensor]
 
@@ -68,17 +63,15 @@ def _fake(a: Tensor, b: Tensor, bias: Tensor | None, kept: int, forward: str, gr
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     a, b, _, _, forward, gradient = inputs
     ctx.gradient = gradient
-    _save(ctx, a, b, _MARKS[_NUMBER[Contract(forward, gradient)]])
+    _save(ctx, a, b, mark(forward, gradient))
 
 
-def _save(ctx: Any, a: Tensor, b: Tensor, mark: Tensor) -> None:
-    """Saves what the gradients asked for will read, and `mark`."""
+def _save(ctx: Any, a: Tensor, b: Tensor, rule: Tensor | None) -> None:
+    """Saves what the gradients asked for will read, and the mark or token of the contract."""
     ctx.shapes = a.shape, b.shape
     ctx.column_major = _column_major(a), _column_major(b)
     for_a, for_b = ctx.needs_input_grad[:2]
-    # A tracer cannot hold a tensor that is not of its own making.
-    traced = torch._C._len_torch_dispatch_stack() and any(mark is m for m in _MARKS)
-    ctx.save_for_backward(a if for_b else None, b if for_a else None, None if traced else mark)
+    ctx.save_for_backward(a if for_b else None, b if for_a else None, rule)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -159,32 +152,8 @@ def _batched(call: Callable[..., Any], size: int, in_dims: tuple[Any, ...], args
 _matmul = operation("matmul", _run, _fake, _setup_context, _backward, _vmap)
 
 
-# Under a compiler the contract in force is known only when the compiled code runs. One operation then reads it into a
-# token, the number of the pair; the products and their gradients take the token.
-
-
-def _run_in_force(a: Tensor) -> Tensor:
-    return torch.tensor(_NUMBER[resolve_at_run_time(a.dtype, a.device.type)], dtype=torch.uint8)
-
-
-def _fake_in_force(a: Tensor) -> Tensor:
-    return torch.empty((), dtype=torch.uint8, device="cpu")
-
-
-def _setup_in_force(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    pass
-
-
-def _backward_in_force(ctx: Any, grad: None) -> None:
-    return None
-
-
-def _vmap_in_force(info: Any, in_dims: tuple[int], a: Tensor) -> tuple[Tensor, None]:
-    return _contract_in_force(a), None
-
-
 def _run_by_token(a: Tensor, b: Tensor, bias: Tensor | None, kept: int, token: Tensor, in_gradient: bool) -> Tensor:
-    forward, gradient = _PAIRS[int(token)]
+    forward, gradient = PAIRS[int(token)]
     return _run(a, b, bias, kept, gradient if in_gradient else forward, gradient)
 
 
@@ -207,9 +176,6 @@ def _vmap_by_token(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Ten
     return _batched(_matmul_by_token, info.batch_size, in_dims, args), 0
 
 
-_contract_in_force = operation(
-    "contract_in_force", _run_in_force, _fake_in_force, _setup_in_force, _backward_in_force, _vmap_in_force
-)
 _matmul_by_token = operation(
     "matmul_by_token", _run_by_token, _fake_by_token, _setup_by_token, _backward_by_token, _vmap_by_token
 )
@@ -272,7 +238,7 @@ def product(
         b = b.unsqueeze(1)
         bias = None if bias is None else bias.reshape(1)
     if contract is None and torch.compiler.is_compiling():
-        result = _matmul_by_token(a, b, bias, kept, _contract_in_force(a), False)
+        result = _matmul_by_token(a, b, bias, kept, contract_in_force(a), False)
     else:
         result = _matmul(a, b, bias, kept, *resolve(contract, a.dtype, device_type))
     if b_axes == 1:
