@@ -177,7 +177,7 @@ def _source_digits(call: _Call, digits: int, pointwise: bool) -> _Source:
         made.planes.stride(0),
         depth,
         numbers(made.scale).reshape(-1),
-        (numbers(flags) & 1).any(1 if last else 2).astype(np.uint8),
+        np.any(numbers(flags) & 1, axis=1 if last else 2).astype(np.uint8),
         (groups * places * depth, (groups if last else 1) * depth, (1 if last else places) * depth),
     )
 

@@ -3,11 +3,9 @@
 Only a stretch of k of the rows and columns of one block is laid out at a time.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from repkernels.cpu.blocks import Block, blocks, is_small

@@ -42,15 +42,8 @@ class _ConvTranspose(_Initialised, _ConvTransposeNd):
         axes = len(self.kernel_size)
         if self.padding_mode != "zeros":
             raise ValueError(f"Only `zeros` padding mode is supported for ConvTranspose{axes}d")
-        more = self._output_padding(
-            input,
-            output_size,
-            self.stride,
-            self.padding,
-            self.kernel_size,
-            axes,
-            self.dilation,  # type: ignore[arg-type]
-        )
+        sizes: Any = (self.stride, self.padding, self.kernel_size)
+        more = self._output_padding(input, output_size, *sizes, axes, self.dilation)  # type: ignore[arg-type]
         return call(
             input,
             self.weight,

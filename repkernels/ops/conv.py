@@ -33,8 +33,8 @@ def _numbers(c: Convolution) -> list[int]:
 
 
 def _convolution(numbers: Sequence[int]) -> Convolution:
-    a, b, c, d, e, f = (tuple(numbers[i : i + 3]) for i in range(0, 18, 3))
-    return Convolution(a, b, c, d, e, f, numbers[18])  # type: ignore[arg-type]
+    a, b, c, d, e, f = ((numbers[i], numbers[i + 1], numbers[i + 2]) for i in range(0, 18, 3))
+    return Convolution(a, b, c, d, e, f, numbers[18])
 
 
 def _name(token: Tensor | None, rule: str) -> str:
@@ -473,10 +473,12 @@ def _three_axes(
     output: Sequence[int],
     groups: int,
 ) -> Convolution:
-    ones = (1,) * (3 - len(size))
-    full = [(*ones, *sizes) for sizes in (size, kernel, stride, padding, dilation, output)]
-    full[3] = (*(0 for _ in ones), *padding)
-    return Convolution(*full, groups)  # type: ignore[arg-type]
+    def full(sizes: Sequence[int], missing: int) -> Any:
+        return (*(missing,) * (3 - len(sizes)), *sizes)
+
+    return Convolution(
+        full(size, 1), full(kernel, 1), full(stride, 1), full(padding, 0), full(dilation, 1), full(output, 1), groups
+    )
 
 
 def _operands(
