@@ -39,6 +39,7 @@ from repkernels.nn.activations import (
     Tanhshrink,
     Threshold,
 )
+from repkernels.nn.convolutions import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from repkernels.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from repkernels.nn.losses import (
     BCELoss,
@@ -63,6 +64,23 @@ from repkernels.nn.norms import (
     LayerNorm,
     RMSNorm,
 )
+from repkernels.nn.resampling import (
+    CircularPad1d,
+    CircularPad2d,
+    CircularPad3d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+    ZeroPad1d,
+    ZeroPad2d,
+    ZeroPad3d,
+)
 from repkernels.nn.softmax import LogSoftmax, Softmax, Softmax2d, Softmin
 from repkernels.nn.sparse import Embedding
 
@@ -75,6 +93,18 @@ __all__ = [
     "BatchNorm3d",
     "CELU",
     "ChannelShuffle",
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
+    "ConstantPad1d",
+    "ConstantPad2d",
+    "ConstantPad3d",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "Dropout",
     "Dropout1d",
@@ -116,6 +146,12 @@ __all__ = [
     "RMSNorm",
     "ReLU",
     "ReLU6",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
     "SELU",
     "Sequential",
     "SiLU",
@@ -131,6 +167,9 @@ __all__ = [
     "Tanhshrink",
     "Threshold",
     "Unflatten",
+    "ZeroPad1d",
+    "ZeroPad2d",
+    "ZeroPad3d",
     "functional",
     "init",
     "utils",
