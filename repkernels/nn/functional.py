@@ -25,6 +25,14 @@ from repkernels.ops.activations import (
     tanhshrink,
     threshold,
 )
+from repkernels.ops.avg_pool import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+)
 from repkernels.ops.batch_norm import batch_norm
 from repkernels.ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from repkernels.ops.cross_entropy import cross_entropy
@@ -37,6 +45,7 @@ from repkernels.ops.dropout import (
     feature_alpha_dropout,
 )
 from repkernels.ops.embedding import embedding
+from repkernels.ops.fractional_max_pool import fractional_max_pool2d, fractional_max_pool3d
 from repkernels.ops.group_norm import group_norm
 from repkernels.ops.instance_norm import instance_norm
 from repkernels.ops.layer_norm import add_layer_norm, layer_norm
@@ -49,7 +58,23 @@ from repkernels.ops.losses import (
     mse_loss,
     smooth_l1_loss,
 )
+from repkernels.ops.lp_pool import lp_pool1d, lp_pool2d, lp_pool3d
 from repkernels.ops.matmul import product
+from repkernels.ops.max_pool import (
+    adaptive_max_pool1d,
+    adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d,
+    adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices,
+    max_pool1d,
+    max_pool1d_with_indices,
+    max_pool2d,
+    max_pool2d_with_indices,
+    max_pool3d,
+    max_pool3d_with_indices,
+)
+from repkernels.ops.max_unpool import max_unpool1d, max_unpool2d, max_unpool3d
 from repkernels.ops.nll_loss import nll_loss
 from repkernels.ops.pad import pad
 from repkernels.ops.relu import relu
@@ -59,9 +84,21 @@ from repkernels.ops.unary import sigmoid, tanh
 from repkernels.prepare import NOTHING_KEPT, Prepared
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool2d_with_indices",
+    "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices",
     "add_layer_norm",
     "add_rms_norm",
     "alpha_dropout",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -80,6 +117,8 @@ __all__ = [
     "elu",
     "embedding",
     "feature_alpha_dropout",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
     "gelu",
     "glu",
     "group_norm",
@@ -96,6 +135,18 @@ __all__ = [
     "linear",
     "log_softmax",
     "logsigmoid",
+    "lp_pool1d",
+    "lp_pool2d",
+    "lp_pool3d",
+    "max_pool1d",
+    "max_pool1d_with_indices",
+    "max_pool2d",
+    "max_pool2d_with_indices",
+    "max_pool3d",
+    "max_pool3d_with_indices",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "mish",
     "mse_loss",
     "nll_loss",
