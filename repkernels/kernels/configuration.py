@@ -74,9 +74,17 @@ def pick(wide: tuple[Configuration, ...], out: torch.Tensor, element: int, resul
 
     Of those that fit two stages into shared memory, and are not mostly empty.
     """
+    batch, M, N = out.shape
+    return pick_for(wide, (batch, M, N), element, out.device, result)
+
+
+def pick_for(
+    wide: tuple[Configuration, ...], shape: tuple[int, int, int], element: int, device: torch.device, result: int = 0
+) -> Configuration:
+    """`pick` for a result of the shape (batch, M, N)."""
     if chosen := _forced.get():
-        return fitted(chosen, element, out.device, result)
-    return _picked(wide, *out.shape, element, result, out.device)
+        return fitted(chosen, element, device, result)
+    return _picked(wide, *shape, element, result, device)
 
 
 @functools.lru_cache(4096)

@@ -56,6 +56,51 @@ def operand(tiles_a, index, REGISTERS: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
+def products(tiles_a, tiles_b, stage, c0, c1, c2, c3, c4, S: gl.constexpr, REGISTERS: gl.constexpr, mma: gl.constexpr):
+    """Starts the products of all digits of a stage, added to the sums of products of equal weight."""
+    fragment: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=mma, k_width=4)
+    x0 = operand(tiles_a, stage * S, REGISTERS, fragment)
+    y0 = tiles_b.index(stage * S).permute((1, 0))
+    c0 = warpgroup_mma(x0, y0, c0, is_async=True)
+    if S > 1:
+        x1 = operand(tiles_a, stage * S + 1, REGISTERS, fragment)
+        y1 = tiles_b.index(stage * S + 1).permute((1, 0))
+        c1 = warpgroup_mma(x0, y1, c1, is_async=True)
+        c1 = warpgroup_mma(x1, y0, c1, is_async=True)
+        c2 = warpgroup_mma(x1, y1, c2, is_async=True)
+    if S > 2:
+        x2 = operand(tiles_a, stage * S + 2, REGISTERS, fragment)
+        y2 = tiles_b.index(stage * S + 2).permute((1, 0))
+        c2 = warpgroup_mma(x0, y2, c2, is_async=True)
+        c2 = warpgroup_mma(x2, y0, c2, is_async=True)
+        c3 = warpgroup_mma(x1, y2, c3, is_async=True)
+        c3 = warpgroup_mma(x2, y1, c3, is_async=True)
+    if S > 3:
+        x3 = operand(tiles_a, stage * S + 3, REGISTERS, fragment)
+        y3 = tiles_b.index(stage * S + 3).permute((1, 0))
+        c3 = warpgroup_mma(x0, y3, c3, is_async=True)
+        c3 = warpgroup_mma(x3, y0, c3, is_async=True)
+        c4 = warpgroup_mma(x1, y3, c4, is_async=True)
+        c4 = warpgroup_mma(x2, y2, c4, is_async=True)
+        c4 = warpgroup_mma(x3, y1, c4, is_async=True)
+    return c0, c1, c2, c3, c4
+
+
+@gluon.jit
+def settled(c0, c1, c2, c3, c4, S: gl.constexpr, LEFT: gl.constexpr):
+    """The sums once all but LEFT of the products started last have ended."""
+    if S == 1:
+        c0 = warpgroup_mma_wait(num_outstanding=LEFT, deps=(c0,))
+    elif S == 2:
+        c0, c1, c2 = warpgroup_mma_wait(num_outstanding=LEFT, deps=(c0, c1, c2))
+    elif S == 3:
+        c0, c1, c2, c3 = warpgroup_mma_wait(num_outstanding=LEFT, deps=(c0, c1, c2, c3))
+    else:
+        c0, c1, c2, c3, c4 = warpgroup_mma_wait(num_outstanding=LEFT, deps=(c0, c1, c2, c3, c4))
+    return c0, c1, c2, c3, c4
+
+
+@gluon.jit
 def with_nonfinite(r, pa, pb, in_a, in_b, K, stride_ak, stride_bk):
     """r where the dot product of sign classes is finite, that dot product elsewhere. One k at a time: it is rare."""
     classes = gl.zeros_like(r)
@@ -87,7 +132,6 @@ def hopper_kernel(
     mma: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, min(BN, 128), 32]
     )
-    fragment: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=mma, k_width=4)
     IN_FLIGHT: gl.constexpr = 0 if REGISTERS else (0, 1, 4, 8, 13)[S]
     tiles_a = gl.allocate_shared_memory(gl.int8, [STAGES * S, BM, BK], digits_a.layout)
     tiles_b = gl.allocate_shared_memory(gl.int8, [STAGES * S, BN, BK], digits_b.layout)
@@ -124,38 +168,8 @@ def hopper_kernel(
         batch, split, row, col = place(item, M, N, BM, BN, SPLITS, GROUP)
         for _ in range(split * SPAN, gl.minimum(split * SPAN + SPAN, Kpad), BK):
             mbarrier.wait(ready.index(stage), phase)
-            x0 = operand(tiles_a, stage * S, REGISTERS, fragment)
-            y0 = tiles_b.index(stage * S).permute((1, 0))
-            c0 = warpgroup_mma(x0, y0, c0, is_async=True)
-            if S > 1:
-                x1 = operand(tiles_a, stage * S + 1, REGISTERS, fragment)
-                y1 = tiles_b.index(stage * S + 1).permute((1, 0))
-                c1 = warpgroup_mma(x0, y1, c1, is_async=True)
-                c1 = warpgroup_mma(x1, y0, c1, is_async=True)
-                c2 = warpgroup_mma(x1, y1, c2, is_async=True)
-            if S > 2:
-                x2 = operand(tiles_a, stage * S + 2, REGISTERS, fragment)
-                y2 = tiles_b.index(stage * S + 2).permute((1, 0))
-                c2 = warpgroup_mma(x0, y2, c2, is_async=True)
-                c2 = warpgroup_mma(x2, y0, c2, is_async=True)
-                c3 = warpgroup_mma(x1, y2, c3, is_async=True)
-                c3 = warpgroup_mma(x2, y1, c3, is_async=True)
-            if S > 3:
-                x3 = operand(tiles_a, stage * S + 3, REGISTERS, fragment)
-                y3 = tiles_b.index(stage * S + 3).permute((1, 0))
-                c3 = warpgroup_mma(x0, y3, c3, is_async=True)
-                c3 = warpgroup_mma(x3, y0, c3, is_async=True)
-                c4 = warpgroup_mma(x1, y3, c4, is_async=True)
-                c4 = warpgroup_mma(x2, y2, c4, is_async=True)
-                c4 = warpgroup_mma(x3, y1, c4, is_async=True)
-            if S == 1:
-                c0 = warpgroup_mma_wait(num_outstanding=IN_FLIGHT, deps=(c0,))
-            elif S == 2:
-                c0, c1, c2 = warpgroup_mma_wait(num_outstanding=IN_FLIGHT, deps=(c0, c1, c2))
-            elif S == 3:
-                c0, c1, c2, c3 = warpgroup_mma_wait(num_outstanding=IN_FLIGHT, deps=(c0, c1, c2, c3))
-            else:
-                c0, c1, c2, c3, c4 = warpgroup_mma_wait(num_outstanding=IN_FLIGHT, deps=(c0, c1, c2, c3, c4))
+            c0, c1, c2, c3, c4 = products(tiles_a, tiles_b, stage, c0, c1, c2, c3, c4, S, REGISTERS, mma)
+            c0, c1, c2, c3, c4 = settled(c0, c1, c2, c3, c4, S, IN_FLIGHT)
             free = gl.where(stage == 0, STAGES - 1, stage - 1)
             load_step(digits_a, digits_b, tiles_a, tiles_b, ready, row_a, row_b, plane_a, plane_b, next_k, free,
                       next_item < items, S)  # fmt: skip
@@ -170,14 +184,7 @@ def hopper_kernel(
             if stage == STAGES:
                 stage = stage * 0
                 phase ^= 1
-        if S == 1:
-            c0 = warpgroup_mma_wait(num_outstanding=0, deps=(c0,))
-        elif S == 2:
-            c0, c1, c2 = warpgroup_mma_wait(num_outstanding=0, deps=(c0, c1, c2))
-        elif S == 3:
-            c0, c1, c2, c3 = warpgroup_mma_wait(num_outstanding=0, deps=(c0, c1, c2, c3))
-        else:
-            c0, c1, c2, c3, c4 = warpgroup_mma_wait(num_outstanding=0, deps=(c0, c1, c2, c3, c4))
+        c0, c1, c2, c3, c4 = settled(c0, c1, c2, c3, c4, S, 0)
 
         total = joined(c0, c1, c2, c3, c4, S)
         batch, split, row, col = place(item, M, N, BM, BN, SPLITS, GROUP)

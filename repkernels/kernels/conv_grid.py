@@ -1,0 +1,110 @@
+"""The positions of a convolution on one line, so that a tap is a step along it and an implicit product needs no gather.
+
+Along an axis of stride s, input position i is element i // s of phase i % s, and output o meets tap t at element
+o + shift of one phase. Outputs and phases are laid on a common pitch, long enough that a shifted output that leaves
+its row lands on zeros. In three axes a tap is then one phase and one step, and an input gradient is the same steps
+backwards.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repkernels.convolution import Convolution, Triple
+
+
+class Tap(NamedTuple):
+    """Where output position 0 meets a tap: a phase, the element of it on the line, and the tap's number in the weight."""
+
+    phase: int
+    shift: int
+    number: int
+
+
+class Grid(NamedTuple):
+    """pitch: of each axis. phases: (d, h, w) of each phase that a tap reads, in order. taps: row-major.
+
+    spread: the taps of the last axis are channels of a phase: (kw, channel), at output positions along that axis.
+    """
+
+    pitch: Triple
+    phases: tuple[Triple, ...]
+    taps: tuple[Tap, ...]
+    spread: bool
+
+    @property
+    def positions(self) -> int:
+        """Positions of a sample."""
+        return math.prod(self.pitch)
+
+
+@functools.lru_cache(1024)
+def grid_of(c: Convolution, spread: bool) -> Grid:
+    """The grid of a convolution. spread: as `Grid` has it."""
+    axes = [_axis(*values) for values in zip(c.size, c.kernel, c.stride, c.padding, c.dilation, c.output, strict=True)]
+    if spread:
+        axes[2] = _Axis(c.output[2], ((0, 0),))
+    pitch = (axes[0].pitch, axes[1].pitch, axes[2].pitch)
+    met = [
+        (tuple(phase for phase, _ in at), (at[0][1] * pitch[1] + at[1][1]) * pitch[2] + at[2][1])
+        for at in ((d, h, w) for d in axes[0].taps for h in axes[1].taps for w in axes[2].taps)
+    ]
+    phases = tuple(sorted({phase for phase, _ in met}))
+    taps = tuple(Tap(phases.index(phase), shift, number) for number, (phase, shift) in enumerate(met))
+    return Grid(pitch, phases, taps, spread)
+
+
+class _Axis(NamedTuple):
+    pitch: int
+    taps: tuple[tuple[int, int], ...]  # (phase, shift)
+
+
+def _axis(size: int, kernel: int, stride: int, padding: int, dilation: int, output: int) -> _Axis:
+    taps = tuple(((t * dilation - padding) % stride, (t * dilation - padding) // stride) for t in range(kernel))
+    longest = -(-size // stride)
+    before = max(0, *(-shift for _, shift in taps))
+    after = max(0, *(shift for _, shift in taps))
+    return _Axis(max(longest + before, output + after), taps)
+
+
+class Backwards(NamedTuple):
+    """What input positions of one phase meet: the taps of the gradient's grid that reach them, and their slices."""
+
+    phase: Triple
+    taps: tuple[Tap, ...]
+
+
+@functools.lru_cache(1024)
+def backwards(c: Convolution) -> tuple[Backwards, ...]:
+    """For each phase of the input the taps that bring a gradient to it, in ascending order; none for some."""
+    grid = grid_of(c, False)
+    by_phase: dict[Triple, list[Tap]] = {}
+    for tap in grid.taps:
+        by_phase.setdefault(grid.phases[tap.phase], []).append(Tap(0, -tap.shift, tap.number))
+    everything = ((d, h, w) for d in range(c.stride[0]) for h in range(c.stride[1]) for w in range(c.stride[2]))
+    return tuple(Backwards(phase, tuple(by_phase.get(phase, ()))) for phase in everything)
+
+
+@functools.lru_cache(4096)
+def steps(taps: tuple[Tap, ...], plane: int, device: torch.device) -> Tensor:
+    """(2, taps) int32: where each tap's positions begin on the line of all phases, `plane` of each; its number."""
+    return _int32([[tap.phase * plane + tap.shift for tap in taps], [tap.number for tap in taps]], device)
+
+
+@functools.lru_cache(4096)
+def shifts(taps: tuple[Tap, ...], device: torch.device) -> Tensor:
+    """(2, taps) int32: each tap's shift, and its phase."""
+    return _int32([[tap.shift for tap in taps], [tap.phase for tap in taps]], device)
+
+
+@functools.lru_cache(4096)
+def origins(phases: tuple[Triple, ...], device: torch.device) -> Tensor:
+    """(phases, 3) int32."""
+    return _int32([list(phase) for phase in phases], device)
+
+
+def _int32(values: list[list[int]], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
