@@ -40,6 +40,7 @@ from repkernels.ops.unary import (
 from repkernels.ops.var import std, std_mean, var, var_mean
 from repkernels.prepare import Prepared, prepare
 from repkernels.random import manual_seed
+from repkernels.reproducible import NotReproducible, NotReproducibleWarning, reproducible
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,8 @@ NUMERICS_VERSION = 1
 __all__ = [
     "Contract",
     "NUMERICS_VERSION",
+    "NotReproducible",
+    "NotReproducibleWarning",
     "Prepared",
     "UnsupportedModules",
     "addcdiv",
@@ -94,6 +97,7 @@ __all__ = [
     "prepare",
     "random",
     "reciprocal",
+    "reproducible",
     "rsqrt",
     "scatter_add",
     "set_contract",

@@ -1,0 +1,201 @@
+"""Products of matrices and convolutions, below and above autograd."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import repkernels
+from repkernels.nn import functional
+from repkernels.reproducible.gradients import gradients
+
+WHY = "the order of the sum over k is the library's choice, and changes with shapes and devices"
+Number = int | float
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """torch.matmul."""
+    return repkernels.matmul(input, other)
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2): `matmul` with a bias where input is one and both numbers are 1.
+
+    Otherwise the product is rounded to its type, and then each multiplication and the sum.
+    """
+    if input.ndim == 1 and beta == 1 and alpha == 1 and input.shape == mat2.shape[-1:]:
+        return repkernels.matmul(mat1, mat2, bias=input)
+    return _scaled_sum(input, repkernels.matmul(mat1, mat2), beta, alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta * input + alpha * (batch1 @ batch2), the product rounded first, then each operation."""
+    return _scaled_sum(input, repkernels.matmul(batch1, batch2), beta, alpha)
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta * input + alpha * (mat @ vec), the product rounded first, then each operation."""
+    return _scaled_sum(input, repkernels.matmul(mat, vec), beta, alpha)
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta * input + alpha * the sum over b of batch1[b] @ batch2[b], which is one contraction, b outermost."""
+    left = batch1.transpose(0, 1).flatten(1)
+    return _scaled_sum(input, repkernels.matmul(left, batch2.flatten(0, 1)), beta, alpha)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+    """beta * input + alpha * the outer product, each operation rounded."""
+    return _scaled_sum(input, vec1[:, None] * vec2, beta, alpha)
+
+
+def _scaled_sum(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:  # what input holds, even NaN, has no part
+        return product.expand(torch.broadcast_shapes(input.shape, product.shape)).contiguous()
+    return (input if beta == 1 else input * beta) + product
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, of products and a softmax: softmax(q @ k^T * scale + mask) @ v.
+
+    Each step is this library's operation, or one rounded operation. A row that may see nothing gives NaN.
+    """
+    if enable_gqa:
+        key, value = (x.repeat_interleave(query.shape[-3] // key.shape[-3], -3) for x in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = repkernels.matmul(query, key.transpose(-2, -1)) * factor
+    if is_causal:
+        if attn_mask is not None:
+            raise RuntimeError("attn_mask: must be None where is_causal is set")
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device)
+        attn_mask = ones.tril()
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(attn_mask.logical_not(), -math.inf)
+        else:
+            scores = scores + attn_mask
+    weights = functional.softmax(scores, -1).to(query.dtype)
+    if dropout_p:
+        weights = functional.dropout(weights, dropout_p)
+    return repkernels.matmul(weights, value)
+
+
+def _fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    if dropout_p:
+        raise NotImplementedError("dropout inside of a fused attention is not supported below autograd")
+    y = attention(query, key, value, attn_mask, 0.0, is_causal, scale)
+    return y, query.new_zeros(query.shape[:-1], dtype=torch.float32)
+
+
+def _fused_attention_gradient(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor | None, ...]:
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, attn_mask, 0.0, is_causal, scale)
+
+    return gradients(forward, (query, key, value), grad_out)
+
+
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    *_: Any,
+) -> Tensor:
+    """aten's convolution: every kind in one."""
+    axes = weight.ndim - 2
+    each = [_all(v, axes) for v in (stride, padding, output_padding, dilation)]
+    name = f"conv_transpose{axes}d" if transposed else f"conv{axes}d"
+    function = getattr(functional, name, None)
+    if function is None:
+        raise NotImplementedError(f"this library has no {name}")
+    if transposed:
+        return function(input, weight, bias, each[0], each[1], each[2], groups, each[3])
+    return function(input, weight, bias, each[0], each[1], each[3], groups)
+
+
+def _all(value: Sequence[int], axes: int) -> list[int]:
+    return [int(value[0])] * axes if len(value) == 1 else [int(v) for v in value]
+
+
+def _convolution_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    bias = None
+    if output_mask[2]:
+        bias = weight.new_zeros(weight.shape[1] * groups if transposed else weight.shape[0])
+
+    def forward(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+        return convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups)
+
+    return gradients(forward, (input, weight, bias), grad_output, output_mask)
+
+
+ATEN = {
+    "mm": matmul,
+    "bmm": matmul,
+    "mv": matmul,
+    "dot": matmul,
+    "vdot": matmul,
+    "matmul": matmul,
+    "linear": functional.linear,
+    "addmm": addmm,
+    "baddbmm": baddbmm,
+    "addmv": addmv,
+    "addbmm": addbmm,
+    "addr": addr,
+    "convolution": convolution,
+    "_convolution": convolution,
+    "convolution_overrideable": convolution,
+    "convolution_backward": _convolution_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": _fused_attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _fused_attention_gradient,
+}
+CONTRACTIONS = frozenset(ATEN)
