@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from repkernels.contract import NAMES
 from repkernels.verify import convolutions, runner
 
 CPU = torch.device("cpu")
@@ -11,16 +10,15 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def short(monkeypatch):
-    """Two samples are the fewest that can differ from one; a stride, pixels and groups."""
+    """Few samples; a stride, pixels, groups, a transposed convolution."""
     monkeypatch.setattr(convolutions, "SAMPLES", {"cpu": 4})
     monkeypatch.setattr(convolutions, "SHAPES", convolutions.SHAPES[1::2])
 
 
-@pytest.mark.parametrize("contract", [name for name in NAMES if name != "native"])
+@pytest.mark.parametrize("contract", ["ordered", "fixed16", "fixed24"])
 def test_results_follow_the_operands_alone(contract, short):
-    for dtype in ("float32", "bfloat16"):
-        for name, check in convolutions.checks(contract, CPU):
-            assert check(contract, dtype, CPU) is None, name
+    for name, check in convolutions.checks(contract, CPU):
+        assert check(contract, "float32", CPU) is None, name
 
 
 def follows_batch(shape, x, weight, contract):
