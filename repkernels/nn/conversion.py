@@ -127,7 +127,7 @@ def convert(
 
 
 def judge(module: torch.nn.Module) -> type | str | None:
-    """The class that `module` is to have; why it can't have one; or None for a container or a module of a user's own."""
+    """The class that `module` is to have; why it can't have one; or None for containers and modules of a user's own."""
     cls = type(module)
     plain = cls.__bases__[0] if parametrize.is_parametrized(module) else cls
     base = next(k for k in plain.__mro__ if k.__module__.partition(".")[0] in ("torch", "repkernels"))
@@ -202,7 +202,7 @@ def counterparts() -> dict[type, type]:
     for cls in ours:
         if issubclass(cls, torch.nn.Module):
             theirs = [k for k in cls.__mro__[1:] if k.__module__.startswith("torch.") and k.__name__ == cls.__name__]
-            found.update({k: cls for k in theirs[:1]})
+            found.update(dict.fromkeys(theirs[:1], cls))
     return found
 
 
