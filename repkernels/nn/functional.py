@@ -1,6 +1,7 @@
 """torch.nn.functional's names and signatures."""
 
 from torch import Tensor
+from torch.nn.functional import channel_shuffle, pixel_shuffle, pixel_unshuffle
 
 from repkernels.contract import ContractLike
 from repkernels.ops.activations import (
@@ -45,9 +46,11 @@ from repkernels.ops.dropout import (
     feature_alpha_dropout,
 )
 from repkernels.ops.embedding import embedding
+from repkernels.ops.fold import fold, unfold
 from repkernels.ops.fractional_max_pool import fractional_max_pool2d, fractional_max_pool3d
 from repkernels.ops.group_norm import group_norm
 from repkernels.ops.instance_norm import instance_norm
+from repkernels.ops.interpolate import interpolate, upsample
 from repkernels.ops.layer_norm import add_layer_norm, layer_norm
 from repkernels.ops.losses import (
     binary_cross_entropy,
@@ -103,6 +106,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -117,6 +121,7 @@ __all__ = [
     "elu",
     "embedding",
     "feature_alpha_dropout",
+    "fold",
     "fractional_max_pool2d",
     "fractional_max_pool3d",
     "gelu",
@@ -128,6 +133,7 @@ __all__ = [
     "hardtanh",
     "huber_loss",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -151,6 +157,8 @@ __all__ = [
     "mse_loss",
     "nll_loss",
     "pad",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "prelu",
     "relu",
     "relu6",
@@ -167,6 +175,8 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "unfold",
+    "upsample",
 ]
 
 

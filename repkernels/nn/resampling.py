@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from repkernels.ops.fold import fold, unfold
+from repkernels.ops.interpolate import interpolate
 from repkernels.ops.pad import pad
 
 
@@ -85,3 +87,39 @@ class ZeroPad2d(_ConstantPad, torch.nn.ZeroPad2d):
 
 class ZeroPad3d(_ConstantPad, torch.nn.ZeroPad3d):
     """torch.nn.ZeroPad3d, as `nn.functional.pad`."""
+
+
+class Upsample(torch.nn.Upsample):
+    """torch.nn.Upsample, as `nn.functional.interpolate`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return interpolate(
+            input,
+            self.size,
+            self.scale_factor,
+            self.mode,
+            self.align_corners,
+            recompute_scale_factor=self.recompute_scale_factor,
+        )
+
+
+class UpsamplingNearest2d(Upsample, torch.nn.UpsamplingNearest2d):
+    """torch.nn.UpsamplingNearest2d, as `nn.functional.interpolate`."""
+
+
+class UpsamplingBilinear2d(Upsample, torch.nn.UpsamplingBilinear2d):
+    """torch.nn.UpsamplingBilinear2d, as `nn.functional.interpolate`."""
+
+
+class Fold(torch.nn.Fold):
+    """torch.nn.Fold, as `nn.functional.fold`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+
+
+class Unfold(torch.nn.Unfold):
+    """torch.nn.Unfold, as `nn.functional.unfold`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
