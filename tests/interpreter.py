@@ -6,7 +6,6 @@
   types in binary64, rounded to fp32 after every 16 products, whatever the tile;
 - `tl.sum` of floats over an axis of length 2 keeps -0, and raises over a longer one, whose order a GPU leaves open;
 - arithmetic that has no one meaning on a GPU raises: on bf16 without widening, fp32 dots that may use TF32;
-- a block of a tensor descriptor may begin at any element, as the hardware has it;
 - NumPy's warnings of overflow and NaN, which a GPU does not give, are silent.
 """
 
@@ -19,6 +18,7 @@ from numba import njit, vectorize
 from triton.runtime import interpreter
 
 from repkernels.cpu import functions
+from tests import quick
 
 TensorHandle, Builder = interpreter.TensorHandle, interpreter.InterpreterBuilder
 fused = vectorize(["float32(float32, float32, float32)", "float64(float64, float64, float64)"])(
@@ -41,8 +41,8 @@ def patch() -> None:
     interpreter.ReduceOps.sum = _sum(interpreter.ReduceOps.sum)
     interpreter.GridExecutor.__call__ = _launch(interpreter.GridExecutor.__call__)
     interpreter.InterpretedFunction.__call__ = _call
-    interpreter.TensorDescHandle.materialize_pointers = _block_of
     interpreter._patch_lang_tensor = _with_index(interpreter._patch_lang_tensor)
+    quick.patch()
 
 
 def from_bf16(bits: np.ndarray) -> np.ndarray:
@@ -133,19 +133,6 @@ def _dot_half(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
                     for n in range(out.shape[2]):
                         row[n] += a[i, m, k] * b[i, k, n]
                 out[i, m] = row
-
-
-def _block_of(self: Any, offsets: Any) -> tuple[Any, Any]:
-    """Addresses of a descriptor's block, and which of its elements exist."""
-    pointers = np.broadcast_to(self.base.data, self.block_shape)
-    inside = np.ones(self.block_shape, bool)
-    size = self.base.dtype.element_ty.primitive_bitwidth // 8
-    for axis, length in enumerate(self.block_shape):
-        at = offsets[axis].data + np.arange(length)
-        at = at.reshape([-1 if i == axis else 1 for i in range(self.ndim)])
-        pointers = pointers + (size * at * self.strides[axis].data).astype(np.uint64)
-        inside = inside & (at >= 0) & (at < self.shape[axis].data)
-    return TensorHandle(pointers, self.base.dtype.scalar), TensorHandle(inside, tl.int1)
 
 
 def _sum(original: Any) -> Any:
