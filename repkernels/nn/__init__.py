@@ -112,7 +112,16 @@ from repkernels.nn.resampling import (
     ZeroPad3d,
 )
 from repkernels.nn.softmax import LogSoftmax, Softmax, Softmax2d, Softmin
-from repkernels.nn.sparse import Embedding
+from repkernels.nn.sparse import Embedding, EmbeddingBag
+from repkernels.nn.transformer import (
+    Bilinear,
+    MultiheadAttention,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -130,6 +139,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "Bilinear",
     "CELU",
     "ChannelShuffle",
     "CircularPad1d",
@@ -151,6 +161,7 @@ __all__ = [
     "Dropout3d",
     "ELU",
     "Embedding",
+    "EmbeddingBag",
     "FeatureAlphaDropout",
     "Flatten",
     "Fold",
@@ -193,6 +204,7 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiheadAttention",
     "NLLLoss",
     "PReLU",
     "Parameter",
@@ -225,6 +237,11 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Unflatten",
     "Unfold",
     "Upsample",

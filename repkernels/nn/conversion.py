@@ -146,9 +146,9 @@ def judge(module: torch.nn.Module) -> type | str | None:
     else:
         return _HINTS.get(base.__name__, "it has no counterpart in repkernels.nn")
     overridden = _overridden(plain, base) + ["forward"] * ("forward" in vars(module))
-    if overridden:
-        if base.__name__ in _OF_CHILDREN or ours is base:
-            return None
+    if overridden and ours is base:
+        return None
+    if overridden and base.__name__ not in _OF_CHILDREN:
         return f"it has its own {' and '.join(overridden)} in place of {base.__name__}'s"
     refusal = getattr(ours, "_refusal", None)
     if refusal is not None and (reason := refusal(module)) is not None:

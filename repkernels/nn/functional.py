@@ -26,6 +26,7 @@ from repkernels.ops.activations import (
     tanhshrink,
     threshold,
 )
+from repkernels.ops.attention import multi_head_attention_forward, scaled_dot_product_attention
 from repkernels.ops.avg_pool import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -35,6 +36,7 @@ from repkernels.ops.avg_pool import (
     avg_pool3d,
 )
 from repkernels.ops.batch_norm import batch_norm
+from repkernels.ops.bilinear import bilinear
 from repkernels.ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from repkernels.ops.cross_entropy import cross_entropy
 from repkernels.ops.dropout import (
@@ -46,6 +48,7 @@ from repkernels.ops.dropout import (
     feature_alpha_dropout,
 )
 from repkernels.ops.embedding import embedding
+from repkernels.ops.embedding_bag import embedding_bag
 from repkernels.ops.fold import fold, unfold
 from repkernels.ops.fractional_max_pool import fractional_max_pool2d, fractional_max_pool3d
 from repkernels.ops.group_norm import group_norm
@@ -103,6 +106,7 @@ __all__ = [
     "avg_pool2d",
     "avg_pool3d",
     "batch_norm",
+    "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
@@ -120,6 +124,7 @@ __all__ = [
     "dropout3d",
     "elu",
     "embedding",
+    "embedding_bag",
     "feature_alpha_dropout",
     "fold",
     "fractional_max_pool2d",
@@ -155,6 +160,7 @@ __all__ = [
     "max_unpool3d",
     "mish",
     "mse_loss",
+    "multi_head_attention_forward",
     "nll_loss",
     "pad",
     "pixel_shuffle",
@@ -163,6 +169,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "scaled_dot_product_attention",
     "selu",
     "sigmoid",
     "silu",
