@@ -90,7 +90,7 @@ def lined(x: Tensor) -> Tensor:
 
 @triton.jit
 def store_planes(x, e, at, mask, plane, S: tl.constexpr):
-    """The digits of fp32 x with exponents e, of shapes that broadcast, at `at` of S planes; 0 for what is not finite."""
+    """The digits of fp32 x with exponents e, whose shapes broadcast, at `at` of S planes; 0 for what is not finite."""
     finite = tl.where(magnitude(x) < 0x7F800000, x, 0.0)
     q = round_half_even(ldexp(finite, -e), S)
     for i in tl.static_range(S - 1):
@@ -119,7 +119,7 @@ def digits_kernel(
     """Digits of x (N, groups of CPG channels, D, H, W) on the line of each phase, LINE positions and CPAD channels.
 
     PIXELS: scales follow samples, extent is (2, N, groups); otherwise channels, extent is (2, groups * CPG).
-    SPREAD: channel k is tap k // CPG of the last axis, DIL apart from -PAD on, and channel k % CPG; there are CROSS.
+    S = 0: the elements themselves. SPREAD: channel k is tap k // CPG of the last axis, DIL apart from -PAD on, and channel k % CPG; there are CROSS.
     """
     blocks, parts = tl.cdiv(CPAD, BC), tl.cdiv(LINE, BP)
     part = tl.program_id(0) % parts
@@ -132,37 +132,36 @@ def digits_kernel(
     n, d, h, w = place(m, origins, f, P, PH, PW, SD, SH, SW)
     inside = (m < N * P) & (d < D) & (h < H)
     at = x + n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d + h.to(tl.int64) * stride_h
+    # Positions are the first axis of a tile: of two that it knows nothing of, the compiler reads along the first.
     if SPREAD:
         c = g * CPG + k % CPG
-        across = w[None, :] + (k // CPG * DIL - PAD)[:, None]
-        mask = inside[None, :] & (k < CROSS)[:, None] & (across >= 0) & (across < W)
-        v = tl.load(at[None, :] + c.to(tl.int64)[:, None] * stride_c + across * stride_w, mask=mask, other=0.0)
+        across = w[:, None] + (k // CPG * DIL - PAD)[None, :]
+        mask = inside[:, None] & (k < CROSS)[None, :] & (across >= 0) & (across < W)
+        v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + across * stride_w, mask=mask, other=0.0)
     else:
         c = g * CPG + k
-        mask = (inside & (w < W))[None, :] & (k < CROSS)[:, None]
-        v = tl.load((at + w * stride_w)[None, :] + c.to(tl.int64)[:, None] * stride_c, mask=mask, other=0.0)
+        mask = (inside & (w < W))[:, None] & (k < CROSS)[None, :]
+        v = tl.load((at + w * stride_w)[:, None] + c.to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
     v = v.to(tl.float32)
-    to = (
-        planes
-        + (g * PHASES + f).to(tl.int64) * to_row
-        + m.to(tl.int64)[None, :] * to_m
-        + k.to(tl.int64)[:, None] * to_c
-    )
-    written = (m < LINE)[None, :] & (k < CPAD)[:, None]
+    section = (g * PHASES + f).to(tl.int64) * to_row
+    to = planes + section + m.to(tl.int64)[:, None] * to_m + k.to(tl.int64)[None, :] * to_c
+    written = (m < LINE)[:, None] & (k < CPAD)[None, :]
     plane = tl.cast(plane, tl.int64)
-    if PIXELS:
+    if S == 0:
+        tl.store(to, v.to(planes.dtype.element_ty), mask=written)
+    elif PIXELS:
         known = m < N * P
         e = scale_exponent(tl.load(extent + n * groups + g, mask=known, other=0), S, LAST)
         if block == 0 and f == 0:
             flag = tl.load(extent + (N + n) * groups + g, mask=known, other=0)
             tl.store(scale + g.to(tl.int64) * N * P + m, 2 * e + flag, mask=known)
-        store_planes(v, e[None, :], to, written, plane, S)
+        store_planes(v, e[:, None], to, written, plane, S)
     else:
         e = scale_exponent(tl.load(extent + c, mask=k < CROSS, other=0), S, LAST)
         if part == 0 and f == 0:
             flag = tl.load(extent + groups * CPG + c, mask=k < CROSS, other=0)
             tl.store(scale + g * CROSS + k, 2 * e + flag, mask=k < CROSS)
-        store_planes(v, e[:, None], to, written, plane, S)
+        store_planes(v, e[None, :], to, written, plane, S)
 
 
 @triton.jit(do_not_specialize=["N", "CPG", "P", "PH", "PW", "stride_n"])
@@ -181,20 +180,22 @@ def pixels_kernel(
     flag = tl.zeros((BP,), tl.int32)
     for k0 in range(0, CPG, BC):
         k = k0 + tl.arange(0, BC)
-        mask = inside[None, :] & (k < CPG)[:, None]
-        bits = magnitude(tl.load(at[None, :] + (g * CPG + k).to(tl.int64)[:, None] * stride_c, mask=mask, other=0.0).to(tl.float32))  # fmt: skip
+        mask = inside[:, None] & (k < CPG)[None, :]
+        v = tl.load(at[:, None] + (g * CPG + k).to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
+        bits = magnitude(v.to(tl.float32))
         finite = bits < 0x7F800000
-        largest = tl.maximum(largest, tl.max(tl.where(finite, bits, 0), 0))
-        flag = tl.maximum(flag, tl.max((~finite).to(tl.int32), 0))
+        largest = tl.maximum(largest, tl.max(tl.where(finite, bits, 0), 1))
+        flag = tl.maximum(flag, tl.max((~finite).to(tl.int32), 1))
     e = scale_exponent(largest, S, LAST)
     row = g.to(tl.int64) * N * P + m
     tl.store(scale + row, 2 * e + flag, mask=inside)
     for k0 in range(0, CPAD, BC):
         k = k0 + tl.arange(0, BC)
-        mask = inside[None, :] & (k < CPG)[:, None]
-        v = tl.load(at[None, :] + (g * CPG + k).to(tl.int64)[:, None] * stride_c, mask=mask, other=0.0).to(tl.float32)
-        written = inside[None, :] & (k < CPAD)[:, None]
-        store_planes(v, e[None, :], planes + row[None, :] * CPAD + k[:, None], written, tl.cast(plane, tl.int64), S)
+        mask = inside[:, None] & (k < CPG)[None, :]
+        v = tl.load(at[:, None] + (g * CPG + k).to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
+        to = planes + row[:, None] * CPAD + k[None, :]
+        store_planes(v.to(tl.float32), e[:, None], to, inside[:, None] & (k < CPAD)[None, :],
+                     tl.cast(plane, tl.int64), S)  # fmt: skip
 
 
 def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, samples: Tensor | None) -> Planes:
@@ -223,6 +224,24 @@ def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, sam
            *stride, c.dilation[2], c.padding[2], M, F, *x.stride(), plane, M * cpad, cpad, 1, cpad, PIXELS=True,
            SPREAD=grid.spread, BC=BC, BP=BP, **common)  # fmt: skip
     return Planes(rows, scale)
+
+
+def elements(x: Tensor, c: Convolution, grid: Grid, stride: Triple, multiple: int = 1) -> Tensor:
+    """(groups, phases, line, channels rounded up to 16): x itself with the channels of a position together.
+
+    line: N * positions, rounded up to a multiple with zeros.
+    """
+    N, C = x.shape[:2]
+    cpg, P = C // c.groups, grid.positions
+    cross = cpg * c.kernel[2] if grid.spread else cpg
+    cpad, line, F = padded(cross), triton.cdiv(N * P, multiple) * multiple, len(grid.phases)
+    rows = x.new_empty((c.groups, F, line, cpad))
+    BC = min(64, triton.next_power_of_2(cpad))
+    programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(line, 4096 // BC)
+    launch(digits_kernel, (programs,), x, x, rows, x, origins(grid.phases, x.device), N, cpg, cross, *x.shape[2:], P,
+           *grid.pitch[1:], *stride, c.dilation[2], c.padding[2], line, F, *x.stride(), 0, line * cpad, cpad, 1, cpad,
+           S=0, LAST=0, PIXELS=True, SPREAD=grid.spread, BC=BC, BP=4096 // BC)  # fmt: skip
+    return rows
 
 
 def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, channels: Tensor) -> Planes:
@@ -260,22 +279,23 @@ def weight_kernel(
     T = T1 * T2
     for j0 in range(0, C * T, BK):
         j = j0 + tl.arange(0, BK)
-        mask = (r < R)[:, None] & (j < C * T)[None, :]
-        bits = magnitude(tl.load(at[:, None] + ((j // T).to(tl.int64) * stride_c + j % T)[None, :], mask=mask, other=0.0).to(tl.float32))  # fmt: skip
+        mask = (j < C * T)[:, None] & (r < R)[None, :]
+        v = tl.load(at[None, :] + ((j // T).to(tl.int64) * stride_c + j % T)[:, None], mask=mask, other=0.0)
+        bits = magnitude(v.to(tl.float32))
         finite = bits < 0x7F800000
-        largest = tl.maximum(largest, tl.max(tl.where(finite, bits, 0), 1))
-        flag = tl.maximum(flag, tl.max((~finite).to(tl.int32), 1))
+        largest = tl.maximum(largest, tl.max(tl.where(finite, bits, 0), 0))
+        flag = tl.maximum(flag, tl.max((~finite).to(tl.int32), 0))
     e = scale_exponent(largest, S, LAST)
     tl.store(scale + g * R + r, 2 * e + flag, mask=r < R)
     for t in range(T1):
         to = planes + ((g * T1 + t).to(tl.int64) * R + r) * KW
         for k0 in range(0, KW, BK):
             k = k0 + tl.arange(0, BK)
-            mask = (r < R)[:, None] & (k < C * T2)[None, :]
-            from_ = (k % C).to(tl.int64) * stride_c + t * T2 + k // C
-            v = tl.load(at[:, None] + from_[None, :], mask=mask, other=0.0).to(tl.float32)
-            written = (r < R)[:, None] & (k < KW)[None, :]
-            store_planes(v, e[:, None], to[:, None] + k[None, :], written, tl.cast(plane, tl.int64), S)
+            mask = (k < C * T2)[:, None] & (r < R)[None, :]
+            taken = (k % C).to(tl.int64) * stride_c + t * T2 + k // C
+            v = tl.load(at[None, :] + taken[:, None], mask=mask, other=0.0).to(tl.float32)
+            written = (k < KW)[:, None] & (r < R)[None, :]
+            store_planes(v, e[None, :], to[None, :] + k[:, None], written, tl.cast(plane, tl.int64), S)
 
 
 def weight_digits(w: Tensor, groups: int, S: int, spread: bool, across: bool) -> Planes:

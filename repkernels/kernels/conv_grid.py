@@ -17,7 +17,7 @@ from repkernels.convolution import Convolution, Triple
 
 
 class Tap(NamedTuple):
-    """Where output position 0 meets a tap: a phase, the element of it on the line, and the tap's number in the weight."""
+    """Where output position 0 meets a tap: a phase, and an element of it on the line. number: the tap's in the weight."""
 
     phase: int
     shift: int
@@ -89,22 +89,22 @@ def backwards(c: Convolution) -> tuple[Backwards, ...]:
 
 
 @functools.lru_cache(4096)
-def steps(taps: tuple[Tap, ...], plane: int, device: torch.device) -> Tensor:
+def steps(taps: tuple[Tap, ...], plane: int, on: torch.device) -> Tensor:
     """(2, taps) int32: where each tap's positions begin on the line of all phases, `plane` of each; its number."""
-    return _int32([[tap.phase * plane + tap.shift for tap in taps], [tap.number for tap in taps]], device)
+    return _int32([[tap.phase * plane + tap.shift for tap in taps], [tap.number for tap in taps]], on)
 
 
 @functools.lru_cache(4096)
-def shifts(taps: tuple[Tap, ...], device: torch.device) -> Tensor:
+def shifts(taps: tuple[Tap, ...], on: torch.device) -> Tensor:
     """(2, taps) int32: each tap's shift, and its phase."""
-    return _int32([[tap.shift for tap in taps], [tap.phase for tap in taps]], device)
+    return _int32([[tap.shift for tap in taps], [tap.phase for tap in taps]], on)
 
 
 @functools.lru_cache(4096)
-def origins(phases: tuple[Triple, ...], device: torch.device) -> Tensor:
+def origins(phases: tuple[Triple, ...], on: torch.device) -> Tensor:
     """(phases, 3) int32."""
-    return _int32([list(phase) for phase in phases], device)
+    return _int32([list(phase) for phase in phases], on)
 
 
-def _int32(values: list[list[int]], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
+def _int32(values: list[list[int]], on: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=on)
