@@ -42,8 +42,8 @@ class _ConvTranspose(_Initialised, _ConvTransposeNd):
         axes = len(self.kernel_size)
         if self.padding_mode != "zeros":
             raise ValueError(f"Only `zeros` padding mode is supported for ConvTranspose{axes}d")
-        sizes: Any = (self.stride, self.padding, self.kernel_size)
-        more = self._output_padding(input, output_size, *sizes, axes, self.dilation)  # type: ignore[arg-type]
+        find: Any = self._output_padding
+        more = find(input, output_size, self.stride, self.padding, self.kernel_size, axes, self.dilation)
         return call(
             input,
             self.weight,
