@@ -1,4 +1,4 @@
-"""torch.nn's embedding with defined bits (SPEC.md, "Grouped sums")."""
+"""torch.nn's embeddings with defined bits (SPEC.md, "Grouped sums", "embedding_bag")."""
 
 from typing import Any
 
@@ -39,4 +39,49 @@ class Embedding(torch_nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         return functional.embedding(
             input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        )
+
+
+class EmbeddingBag(torch_nn.EmbeddingBag):
+    """torch.nn.EmbeddingBag, as `nn.functional.embedding_bag`, initialised as `Embedding`.
+
+    Arguments and attributes are torch's. Raises NotImplementedError for max_norm and sparse.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        **keywords: Any,
+    ) -> None:
+        check_options(max_norm, sparse)
+        options = max_norm, norm_type, scale_grad_by_freq, mode, sparse
+        super().__init__(num_embeddings, embedding_dim, *options, _weight, include_last_offset, padding_idx, **keywords)
+
+    def reset_parameters(self) -> None:
+        """As `Embedding.reset_parameters`."""
+        init.normal_(self.weight)
+        self._fill_padding_idx_with_zero()
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return functional.embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
         )
