@@ -51,6 +51,30 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: 
     return _scaled_sum(input, vec1[:, None] * vec2, beta, alpha)
 
 
+def grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """torch's grouped product: each group of rows, or of the contracted axis, that ends at `offs`, as a `matmul`."""
+    if bias is not None or (out_dtype is not None and out_dtype != mat_a.dtype):
+        raise NotImplementedError("grouped_mm with a bias or another out_dtype is not supported")
+    if offs is None:
+        return repkernels.matmul(mat_a, mat_b)
+    ends = offs.tolist()
+    borders = list(zip([0, *ends[:-1]], ends, strict=True))
+    if mat_a.ndim == 2 and mat_b.ndim == 3:
+        products = [repkernels.matmul(mat_a[i:j], mat_b[k]) for k, (i, j) in enumerate(borders)]
+        return torch.cat([*products, mat_a.new_zeros(mat_a.shape[0] - ends[-1], mat_b.shape[-1])])
+    if mat_a.ndim == 3 and mat_b.ndim == 2:
+        products = [repkernels.matmul(mat_a[k], mat_b[:, i:j]) for k, (i, j) in enumerate(borders)]
+        return torch.cat([*products, mat_b.new_zeros(mat_a.shape[1], mat_b.shape[1] - ends[-1])], 1)
+    return torch.stack([repkernels.matmul(mat_a[:, i:j], mat_b[i:j]) for i, j in borders])
+
+
 def _scaled_sum(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
     product = product if alpha == 1 else product * alpha
     if beta == 0:  # what input holds, even NaN, has no part
@@ -191,6 +215,7 @@ ATEN = {
     "addmv": addmv,
     "addbmm": addbmm,
     "addr": addr,
+    "_grouped_mm": grouped_mm,
     "convolution": convolution,
     "_convolution": convolution,
     "convolution_overrideable": convolution,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import repkernels
-from repkernels.reproducible.contractions import addbmm, addmm, addmv, attention, baddbmm, matmul
+from repkernels.reproducible import recurrent
+from repkernels.reproducible.contractions import addbmm, addmm, addmv, attention, baddbmm, grouped_mm, matmul
 from repkernels.reproducible.elementwise import clamp, log_softmax, softmax, square
 
 Function = Callable[..., Any]
@@ -27,9 +28,6 @@ conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d avg_pool
 adaptive_max_pool1d max_pool1d max_pool2d max_pool3d bilinear
 """.split()
 
-# In torch.nn.functional only.
-_SKIPPED = {"grid_sample", "multi_head_attention_forward"} if False else set()
-
 _OTHERS: dict[str, Function] = {
     "matmul": matmul,
     "mm": matmul,
@@ -41,6 +39,7 @@ _OTHERS: dict[str, Function] = {
     "addbmm": addbmm,
     "addmv": addmv,
     "baddbmm": baddbmm,
+    "_grouped_mm": grouped_mm,
     "softmax": softmax,
     "log_softmax": log_softmax,
     "clamp": clamp,
@@ -55,7 +54,7 @@ _OTHERS: dict[str, Function] = {
 # Functions that only show a tensor.
 QUIET = frozenset((Tensor.__repr__, Tensor.__format__))
 
-CONTRACTIONS: set[Function] = {matmul, addmm, addbmm, addmv, baddbmm, attention, _OTHERS["__rmatmul__"]}
+CONTRACTIONS: set[Function] = {matmul, addmm, addbmm, addmv, baddbmm, attention, grouped_mm, _OTHERS["__rmatmul__"]}
 
 _OF_CONTRACTIONS = ("linear", "conv", "bilinear", "scaled_dot_product_attention", "lstm", "gru", "rnn", "multi_head")
 
@@ -75,6 +74,11 @@ def table() -> dict[Any, Function]:
         _add(found, name, getattr(repkernels, name), (torch, Tensor, torch.special))
     for name, function in _OTHERS.items():
         _add(found, name, function, (torch, Tensor))
+    for name, function in recurrent.FUNCTIONS.items():
+        found[getattr(torch, name)] = found[getattr(torch._VF, name)] = function
+        CONTRACTIONS.add(function)
+    if hasattr(public, "grouped_mm"):
+        found[public.grouped_mm] = grouped_mm
     found.setdefault(public.scaled_dot_product_attention, attention)
     found[torch.linalg.vector_norm] = _vector_norm
     return found

@@ -197,6 +197,18 @@ def _trace(input: Tensor) -> Tensor:
     return repkernels.sum(input.diagonal())
 
 
+def _histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """Counts by bin floor(RN(RN(RN(x - min) * bins) / RN(max - min))), the last one's upper border within it."""
+    x = input.reshape(-1)
+    low, high = torch.tensor(min, dtype=x.dtype), torch.tensor(max, dtype=x.dtype)
+    if min == max and x.numel():
+        low, high = (t.cpu() for t in (repkernels.amin(x), repkernels.amax(x)))
+    low, high = (low - 1, high + 1) if low == high else (low, high)
+    x = x[(x >= low.item()) & (x <= high.item())]
+    place = repkernels.div((x - low.item()) * bins, (high - low).to(x.device)).floor().long().clamp(max=bins - 1)
+    return torch.bincount(place, minlength=bins).to(input.dtype)
+
+
 ATEN: dict[str, Callable[..., Any]] = {
     "sum": _sum,
     "mean": _mean,
@@ -220,6 +232,7 @@ ATEN: dict[str, Callable[..., Any]] = {
     "argsort": _argsort,
     "topk": _topk,
     "kthvalue": _kthvalue,
+    "histc": _histc,
     "bincount": repkernels.bincount,
     "embedding_dense_backward": _embedding_gradient,
     "index_put": _index_put,

@@ -7,13 +7,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from repkernels.reproducible import contractions, elementwise, losses, norms, optimizers, pooling, random, reductions
+from repkernels.reproducible import (
+    contractions,
+    creation,
+    elementwise,
+    losses,
+    norms,
+    optimizers,
+    pooling,
+    random,
+    reductions,
+)
 from repkernels.reproducible.safe import IEEE, ON_INTEGERS, SAFE
 from repkernels.reproducible.variants import in_place, into_out, one_by_one
 
 PASS, OURS, COMPOSITE, UNKNOWN = "safe", "ours", "composite", "not reproducible"
 _NAMED = "it is no operation of aten, and what it computes is not known here"
-_FAMILIES = (contractions, elementwise, losses, norms, optimizers, pooling, random, reductions)
+_FAMILIES = (contractions, creation, elementwise, losses, norms, optimizers, pooling, random, reductions)
 _OURS: dict[str, Callable[..., Any]] = {name: f for family in _FAMILIES for name, f in family.ATEN.items()}
 _WHY: dict[str, str] = {name: family.WHY for family in _FAMILIES for name in family.ATEN}
 
@@ -105,7 +115,8 @@ def verdict(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         if entry.verdict != COMPOSITE and not entry.name.startswith("_foreach_"):
             return Entry(UNKNOWN, "complex numbers are not supported", None, entry.name)
         return entry
-    if entry.verdict == OURS and (entry.name in ON_INTEGERS or entry.name.split(".")[0] in ON_INTEGERS):
+    plain = entry.name.split(".")[0].removesuffix("_")
+    if entry.verdict in (OURS, UNKNOWN) and (entry.name in ON_INTEGERS or plain in ON_INTEGERS):
         if tensors and not any(x.dtype.is_floating_point for x in tensors) and not _floats(args, kwargs):
             return Entry(PASS, "integers, exact or wrapping", None, entry.name)
     return entry
