@@ -80,19 +80,16 @@ def _activation(given: Any) -> Any:
 class _Layer(torch.nn.Module):
     """What both kinds of layers have: how they are made, and how blocks follow one another."""
 
-    norm_first: bool
-    activation: Any
-
     def _make(
-        self, attentions: tuple[str, ...], d_model: int, nhead: int, dim_feedforward: int, dropout: float,
+        self: Any, attentions: tuple[str, ...], d_model: int, nhead: int, dim_feedforward: int, dropout: float,
         activation: Any, eps: float, batch_first: bool, norm_first: bool, bias: bool, factory: dict[str, Any],
     ) -> None:  # fmt: skip
         for name in attentions:
             options = {"dropout": dropout, "bias": bias, "batch_first": batch_first}
             self.add_module(name, MultiheadAttention(d_model, nhead, **options, **factory))
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **factory)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **factory)
+        self.add_module("linear1", Linear(d_model, dim_feedforward, bias=bias, **factory))
+        self.add_module("dropout", Dropout(dropout))
+        self.add_module("linear2", Linear(dim_feedforward, d_model, bias=bias, **factory))
         self.norm_first = norm_first
         blocks = len(attentions) + 1
         for k in range(blocks):
@@ -101,10 +98,10 @@ class _Layer(torch.nn.Module):
             self.add_module(f"dropout{k + 1}", Dropout(dropout))
         self.activation = torchs._get_activation_fn(activation) if isinstance(activation, str) else activation
 
-    def _block(self, x: Tensor, norm: torch.nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
+    def _block(self: Any, x: Tensor, norm: torch.nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
         return add(x, block(norm(x))) if self.norm_first else norm(add(x, block(x)))
 
-    def _ff(self, x: Tensor) -> Tensor:
+    def _ff(self: Any, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(_activation(self.activation)(self.linear1(x))))
 
     @staticmethod
@@ -235,7 +232,7 @@ class TransformerEncoder(torch.nn.TransformerEncoder):
         is_causal: bool | None = None,
     ) -> Tensor:
         padding, mask = _masks(src, mask, src_key_padding_mask, "mask", "src_key_padding_mask")
-        length = torchs._get_seq_len(src, self.layers[0].self_attn.batch_first)  # type: ignore[union-attr, arg-type]
+        length = torchs._get_seq_len(src, self.layers[0].self_attn.batch_first)
         causal = torchs._detect_is_causal_mask(mask, is_causal, length)
         x = src
         for layer in self.layers:

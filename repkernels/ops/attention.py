@@ -5,10 +5,10 @@ dropout; matmul(weights, v). Every result is stored in the operands' type.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import _canonical_mask, _mha_shape_check, _none_or_dtype
 
 from repkernels.contract import ContractLike
 from repkernels.ops import checks
@@ -20,6 +20,8 @@ from repkernels.ops.softmax import softmax
 from repkernels.ops.sum import broadcast_to, mean
 from repkernels.prepare import NOTHING_KEPT
 
+# What torch.nn.modules.transformer takes from there too.
+_torchs: Any = torch.nn.functional
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -146,15 +148,15 @@ def multi_head_attention_forward(
     for name, x in (("key", key), ("value", value)):
         checks.operand(name, x, DTYPES)
         checks.same(name, x, "query", query)
-    batched = _mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
+    batched = _torchs._mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
         query, key, value = _unsqueezed(query, key, value)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     length, batch, width = query.shape
-    key_padding_mask = _canonical_mask(
+    key_padding_mask = _torchs._canonical_mask(
         mask=key_padding_mask,
         mask_name="key_padding_mask",
-        other_type=_none_or_dtype(attn_mask),
+        other_type=_torchs._none_or_dtype(attn_mask),
         other_name="attn_mask",
         target_type=query.dtype,
     )
@@ -163,7 +165,7 @@ def multi_head_attention_forward(
             "attn_mask: needed with is_causal, which is a hint about it; Transformer.generate_square_subsequent_mask "
             "makes one"
         )
-    mask = _canonical_mask(
+    mask = _torchs._canonical_mask(
         mask=attn_mask,
         mask_name="attn_mask",
         other_type=None,
