@@ -4,6 +4,7 @@ Positions are laid by pixels, channels together, for contractions over channels;
 contractions over positions. Scales come from a pass before, but those of pixels.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -109,9 +110,29 @@ def place(m, origins, f, P, PH, PW, SD, SH, SW):
     return m // P, d, h, w
 
 
-@triton.jit(do_not_specialize=["N", "CPG", "CROSS", "D", "H", "W", "P", "PH", "PW", "LINE", "DIL", "PAD", "stride_n"])
+@triton.jit(
+    do_not_specialize=[
+        "N",
+        "CPG",
+        "CROSS",
+        "D",
+        "H",
+        "W",
+        "P",
+        "PH",
+        "PW",
+        "LINE",
+        "KW",
+        "DILH",
+        "DILW",
+        "PADH",
+        "PADW",
+        "stride_n",
+    ]
+)
 def digits_kernel(
-    x, extent, planes, scale, origins, N, CPG, CROSS, D, H, W, P, PH, PW, SD, SH, SW, DIL, PAD, LINE, PHASES,
+    x, extent, planes, scale, origins, N, CPG, CROSS, D, H, W, P, PH, PW, SD, SH, SW, KW, DILH, DILW, PADH, PADW,
+    LINE, PHASES,
     stride_n, stride_c, stride_d, stride_h, stride_w, plane, to_row, to_m, to_c, CPAD,
     S: tl.constexpr, LAST: tl.constexpr, PIXELS: tl.constexpr, SPREAD: tl.constexpr,
     BC: tl.constexpr, BP: tl.constexpr,
@@ -119,7 +140,8 @@ def digits_kernel(
     """Digits of x (N, groups of CPG channels, D, H, W) on the line of each phase, LINE positions and CPAD channels.
 
     PIXELS: scales follow samples, extent is (2, N, groups); otherwise channels, extent is (2, groups * CPG).
-    S = 0: the elements themselves. SPREAD: channel k is tap k // CPG of the last axis, DIL apart from -PAD on, and channel k % CPG; there are CROSS.
+    S = 0: the elements themselves. SPREAD: channel k of CROSS is (tap, channel), over the taps of so many last axes,
+    KW of them in a row.
     """
     blocks, parts = tl.cdiv(CPAD, BC), tl.cdiv(LINE, BP)
     part = tl.program_id(0) % parts
@@ -130,18 +152,27 @@ def digits_kernel(
     m = part * BP + tl.arange(0, BP)
     k = block * BC + tl.arange(0, BC)
     n, d, h, w = place(m, origins, f, P, PH, PW, SD, SH, SW)
-    inside = (m < N * P) & (d < D) & (h < H)
-    at = x + n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d + h.to(tl.int64) * stride_h
+    inside = (m < N * P) & (d < D)
+    at = x + n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d
     # Positions are the first axis of a tile: of two that it knows nothing of, the compiler reads along the first.
-    if SPREAD:
-        c = g * CPG + k % CPG
-        across = w[:, None] + (k // CPG * DIL - PAD)[None, :]
-        mask = inside[:, None] & (k < CROSS)[None, :] & (across >= 0) & (across < W)
-        v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + across * stride_w, mask=mask, other=0.0)
-    else:
+    if SPREAD == 0:
         c = g * CPG + k
-        mask = (inside & (w < W))[:, None] & (k < CROSS)[None, :]
-        v = tl.load((at + w * stride_w)[:, None] + c.to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
+        mask = (inside & (h < H) & (w < W))[:, None] & (k < CROSS)[None, :]
+        at += h.to(tl.int64) * stride_h + w * stride_w
+        v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
+    else:
+        c = g * CPG + k % CPG
+        across = w[:, None] + (k // CPG % KW * DILW - PADW)[None, :]
+        mask = inside[:, None] & (k < CROSS)[None, :] & (across >= 0) & (across < W)
+        if SPREAD == 1:
+            mask = mask & (h < H)[:, None]
+            at += h.to(tl.int64) * stride_h
+            v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + across * stride_w, mask=mask, other=0.0)
+        else:
+            down = h[:, None] + (k // CPG // KW * DILH - PADH)[None, :]
+            mask = mask & (down >= 0) & (down < H)
+            to_pixel = down.to(tl.int64) * stride_h + across * stride_w
+            v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + to_pixel, mask=mask, other=0.0)
     v = v.to(tl.float32)
     section = (g * PHASES + f).to(tl.int64) * to_row
     to = planes + section + m.to(tl.int64)[:, None] * to_m + k.to(tl.int64)[None, :] * to_c
@@ -205,7 +236,7 @@ def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, sam
     """
     N, C = x.shape[:2]
     cpg, P = C // c.groups, grid.positions
-    cross = cpg * c.kernel[2] if grid.spread else cpg
+    cross = cpg * math.prod(c.kernel[3 - grid.spread :])
     cpad, M, F = padded(cross), N * P, len(grid.phases)
     rows = x.new_empty((S, c.groups, F, M, cpad), dtype=torch.int8)
     scale = x.new_empty((c.groups, M), dtype=torch.int32)
@@ -221,7 +252,7 @@ def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, sam
     BP = 4096 // BC
     programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(M, BP)
     launch(digits_kernel, (programs,), x, samples, rows, scale, at, N, cpg, cross, *x.shape[2:], P, *grid.pitch[1:],
-           *stride, c.dilation[2], c.padding[2], M, F, *x.stride(), plane, M * cpad, cpad, 1, cpad, PIXELS=True,
+           *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], M, F, *x.stride(), plane, M * cpad, cpad, 1, cpad, PIXELS=True,
            SPREAD=grid.spread, BC=BC, BP=BP, **common)  # fmt: skip
     return Planes(rows, scale)
 
@@ -233,13 +264,13 @@ def elements(x: Tensor, c: Convolution, grid: Grid, stride: Triple, multiple: in
     """
     N, C = x.shape[:2]
     cpg, P = C // c.groups, grid.positions
-    cross = cpg * c.kernel[2] if grid.spread else cpg
+    cross = cpg * math.prod(c.kernel[3 - grid.spread :])
     cpad, line, F = padded(cross), triton.cdiv(N * P, multiple) * multiple, len(grid.phases)
     rows = x.new_empty((c.groups, F, line, cpad))
     BC = min(64, triton.next_power_of_2(cpad))
     programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(line, 4096 // BC)
     launch(digits_kernel, (programs,), x, x, rows, x, origins(grid.phases, x.device), N, cpg, cross, *x.shape[2:], P,
-           *grid.pitch[1:], *stride, c.dilation[2], c.padding[2], line, F, *x.stride(), 0, line * cpad, cpad, 1, cpad,
+           *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F, *x.stride(), 0, line * cpad, cpad, 1, cpad,
            S=0, LAST=0, PIXELS=True, SPREAD=grid.spread, BC=BC, BP=4096 // BC)  # fmt: skip
     return rows
 
@@ -251,7 +282,7 @@ def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, chan
     """
     N, C = x.shape[:2]
     cpg = C // c.groups
-    cross = cpg * c.kernel[2] if grid.spread else cpg
+    cross = cpg * math.prod(c.kernel[3 - grid.spread :])
     line, F = padded(N * grid.positions), len(grid.phases)
     rows = x.new_empty((S, c.groups, F, cross, line), dtype=torch.int8)
     scale = x.new_empty((c.groups, cross), dtype=torch.int32)
@@ -259,7 +290,7 @@ def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, chan
     BP = 4096 // BC
     programs = c.groups * F * triton.cdiv(cross, BC) * triton.cdiv(line, BP)
     launch(digits_kernel, (programs,), x, channels, rows, scale, origins(grid.phases, x.device), N, cpg, cross,
-           *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.dilation[2], c.padding[2], line, F, *x.stride(),
+           *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F, *x.stride(),
            rows.stride(0), cross * line, 1, line, cross, PIXELS=False, SPREAD=grid.spread, BC=BC, BP=BP, S=S,
            LAST=LAST_SIGNIFICAND[S])  # fmt: skip
     return Planes(rows, scale)
@@ -298,15 +329,16 @@ def weight_kernel(
             store_planes(v, e[None, :], to[None, :] + k[:, None], written, tl.cast(plane, tl.int64), S)
 
 
-def weight_digits(w: Tensor, groups: int, S: int, spread: bool, across: bool) -> Planes:
-    """Digits of w (O, C / groups, kd, kh, kw): (S, groups, taps, R, K), taps without the last axis where spread.
+def weight_digits(w: Tensor, groups: int, S: int, spread: int, across: bool) -> Planes:
+    """Digits of w (O, C / groups, kd, kh, kw): (S, groups, taps, R, K), taps without `spread` last axes.
 
     R is an output channel of the group and K its input channels, or with `across` the other way round.
     """
     w = w.contiguous()
     O, cpg, kd, kh, kw = w.shape
     T = kd * kh * kw
-    T1, T2 = (kd * kh, kw) if spread else (T, 1)
+    T2 = math.prod((kd, kh, kw)[3 - spread :])
+    T1 = T // T2
     opg = O // groups
     R, C, stride_r, stride_c = (cpg, opg, T, cpg * T) if across else (opg, cpg, cpg * T, T)
     KW = padded(C * T2)

@@ -134,14 +134,28 @@ CONFIGURATIONS = {
 WINDOW16_CONFIGURATIONS = (Configuration(64, 64, 64, 4, 2),)
 
 
-def few(channels: int, c: Convolution) -> bool:
-    """Whether the taps of the last axis are contracted together with the channels."""
-    return channels <= FEW_CHANNELS and c.kernel[2] > 1
+def spread_for_few(channels: int, c: Convolution) -> int:
+    """Of how many last axes the taps are contracted together with the channels."""
+    return int(channels <= FEW_CHANNELS and c.kernel[2] > 1)
+
+
+# Digits along a line are read in blocks that begin on 16-byte borders.
+BORDER = 16
+
+
+def spread_by_lines(c: Convolution) -> int:
+    """Of how many last axes the taps are rows of their own in a contraction over positions.
+
+    Two where rows of outputs are so short that borders would make them half as long again, or more.
+    """
+    if c.kernel[1] == 1 and c.kernel[0] == 1:
+        return int(c.kernel[2] > 1)
+    return 2 if 2 * (-c.output[2] % BORDER) >= c.output[2] else 1
 
 
 def forward(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, S: int) -> Scales:
     """x (N, C, D, H, W) with w into out (N, O, D', H', W'), nothing empty; fp32, bf16 or fp16."""
-    grid = grid_of(c, few(w.shape[1], c))
+    grid = grid_of(c, spread_for_few(w.shape[1], c))
     a = by_pixels(x, c, grid, S, c.stride, None if c.pointwise else extents(x, c.groups, True, False)[0])
     b = weight_digits(w, c.groups, S, grid.spread, False)
     _over_channels(a, b, grid.taps, grid.pitch, bias, out, S)
@@ -150,9 +164,9 @@ def forward(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convoluti
 
 def input_gradient(g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, S: int) -> Scales:
     """g (N, O, D', H', W') with w into out (N, C, D, H, W), one phase of its positions after another."""
-    grid = grid_of(c, False)._replace(phases=((0, 0, 0),))
+    grid = grid_of(c, 0).at_outputs()
     a = by_pixels(g, c, grid, S, (1, 1, 1), None if c.pointwise else extents(g, c.groups, True, False)[0])
-    b = weight_digits(w, c.groups, S, False, True)
+    b = weight_digits(w, c.groups, S, 0, True)
     phases = backwards(c)
     if not all(taps for _, taps in phases):
         out.copy_(torch.zeros_like(out) if bias is None else torch.where(bias == 0, 0, bias)[:, None, None, None])
@@ -166,13 +180,12 @@ def input_gradient(g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Co
 def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, S: int) -> Scales:
     """g (N, O, D', H', W') with x (N, C, D, H, W) into out (O, C / groups, kd, kh, kw)."""
     cpg = out.shape[1]
-    grid = grid_of(c, few(cpg, c))
-    at_outputs = grid._replace(phases=((0, 0, 0),), spread=False)
-    a = by_lines(g, c, at_outputs, S, (1, 1, 1), extents(g, 1, False, True)[1])
+    grid = grid_of(c, spread_by_lines(c), BORDER)
+    a = by_lines(g, c, grid.at_outputs(), S, (1, 1, 1), extents(g, 1, False, True)[1])
     b = by_lines(x, c, grid, S, c.stride, extents(x, 1, False, True)[1])
     taps, line = len(grid.taps), a.rows.shape[-1]
     (groups, M), N = a.scale.shape, b.scale.shape[1]
-    shape = _Shape(groups * taps, M, N, taps, 1, len(grid.phases), 1, CPG=cpg, ACROSS=c.kernel[2] if grid.spread else 1)
+    shape = _Shape(groups * taps, M, N, taps, 1, len(grid.phases), 1, CPG=cpg, ACROSS=N // cpg)
     target = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
     _product(a, b, shifts(grid.taps, g.device), shape, line, True, None, target, S)
     if target is not out:

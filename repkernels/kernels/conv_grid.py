@@ -27,26 +27,32 @@ class Tap(NamedTuple):
 class Grid(NamedTuple):
     """pitch: of each axis. phases: (d, h, w) of each phase that a tap reads, in order. taps: row-major.
 
-    spread: the taps of the last axis are channels of a phase: (kw, channel), at output positions along that axis.
+    spread: the taps of so many last axes are channels of a phase, (taps, channel), at output positions along these.
     """
 
     pitch: Triple
     phases: tuple[Triple, ...]
     taps: tuple[Tap, ...]
-    spread: bool
+    spread: int
 
     @property
     def positions(self) -> int:
         """Positions of a sample."""
         return math.prod(self.pitch)
 
+    def at_outputs(self) -> "Grid":
+        """The grid as output positions lie on it: one phase, nothing spread."""
+        return self._replace(phases=((0, 0, 0),), spread=0)
+
 
 @functools.lru_cache(1024)
-def grid_of(c: Convolution, spread: bool) -> Grid:
-    """The grid of a convolution. spread: as `Grid` has it."""
+def grid_of(c: Convolution, spread: int, multiple: int = 1) -> Grid:
+    """The grid of a convolution. spread: as `Grid` has it. multiple: the shift of every tap is one of it."""
     axes = [_axis(*values) for values in zip(c.size, c.kernel, c.stride, c.padding, c.dilation, c.output, strict=True)]
-    if spread:
-        axes[2] = _Axis(c.output[2], ((0, 0),))
+    for i in range(3 - spread, 3):
+        axes[i] = _Axis(c.output[i], ((0, 0),))
+    if math.prod(len(axis.taps) for axis in axes) > 1:
+        axes[2] = axes[2]._replace(pitch=-(-axes[2].pitch // multiple) * multiple)
     pitch = (axes[0].pitch, axes[1].pitch, axes[2].pitch)
     met = [
         (tuple(phase for phase, _ in at), (at[0][1] * pitch[1] + at[1][1]) * pitch[2] + at[2][1])
@@ -80,7 +86,7 @@ class Backwards(NamedTuple):
 @functools.lru_cache(1024)
 def backwards(c: Convolution) -> tuple[Backwards, ...]:
     """For each phase of the input the taps that bring a gradient to it, in ascending order; none for some."""
-    grid = grid_of(c, False)
+    grid = grid_of(c, 0)
     by_phase: dict[Triple, list[Tap]] = {}
     for tap in grid.taps:
         by_phase.setdefault(grid.phases[tap.phase], []).append(Tap(0, -tap.shift, tap.number))

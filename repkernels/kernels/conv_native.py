@@ -16,7 +16,7 @@ from repkernels.digits import padded
 from repkernels.kernels.arith import positive_zeros, tile_of
 from repkernels.kernels.configuration import Configuration, fitted, pick_for, processors
 from repkernels.kernels.conv_digits import elements
-from repkernels.kernels.conv_fixed import few
+from repkernels.kernels.conv_fixed import spread_for_few
 from repkernels.kernels.conv_fixed_finish import UNSPECIALISED, places, step
 from repkernels.kernels.conv_grid import Tap, backwards, grid_of, shifts, steps
 from repkernels.kernels.launch import launch
@@ -107,7 +107,7 @@ def conv_native_add_kernel(part, out, CHUNKS, BATCH, M, N, TAPS, CPG, ACROSS, BM
 
 def forward(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution) -> None:
     """x (N, C, D, H, W) with w into out (N, O, D', H', W'), nothing empty; bf16 or fp16."""
-    grid = grid_of(c, few(w.shape[1], c))
+    grid = grid_of(c, spread_for_few(w.shape[1], c))
     a = elements(x, c, grid, c.stride)
     weights = _weights(w, c.groups, c.kernel[2] if grid.spread else 1, False)
     _over_channels(a, weights, grid.taps, grid.pitch, bias, out, c.groups)
@@ -115,7 +115,7 @@ def forward(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convoluti
 
 def input_gradient(g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution) -> None:
     """g (N, O, D', H', W') with w into out (N, C, D, H, W), one phase of its positions after another."""
-    grid = grid_of(c, False)._replace(phases=((0, 0, 0),))
+    grid = grid_of(c, 0).at_outputs()
     a = elements(g, c, grid, (1, 1, 1))
     weights = _weights(w, c.groups, 1, True)
     phases = backwards(c)
@@ -131,8 +131,8 @@ def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution) -> None:
     """g (N, O, D', H', W') with x (N, C, D, H, W) into out (O, C / groups, kd, kh, kw)."""
     _refuse(g)
     cpg = out.shape[1]
-    grid = grid_of(c, few(cpg, c))
-    a = elements(g, c, grid._replace(phases=((0, 0, 0),), spread=False), (1, 1, 1), 64)
+    grid = grid_of(c, spread_for_few(cpg, c))
+    a = elements(g, c, grid.at_outputs(), (1, 1, 1), 64)
     b = elements(x, c, grid, c.stride, 64)
     across = c.kernel[2] if grid.spread else 1
     taps, line, M, N = len(grid.taps), a.shape[2], out.shape[0] // c.groups, cpg * across
