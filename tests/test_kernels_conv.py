@@ -9,8 +9,7 @@ from torch import Tensor
 
 import reference.conv as reference
 from repkernels.convolution import Convolution
-from repkernels.kernels import conv_ordered, conv_weight_ordered
-from repkernels.kernels.configuration import Configuration, use_configuration
+from repkernels.kernels import conv_ordered
 from tests.support import assert_same_bits, name, tensor, values
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -6,11 +6,13 @@ position: the taps that meet it are every so many, the same for the whole phase,
 computation, over fewer taps. Taps of other phases take no part but keep their place in k: chunks end where they would.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -94,8 +96,10 @@ class Pass(NamedTuple):
         aligned = x.data_ptr() % 16 == 0 and c % 4 == 0 and (N == 1 or n % 4 == 0)
         return dense and aligned and D * H * W % 4 == 0
 
-    def weights(self, w: Tensor) -> Tensor:
-        """The weights of these phases from w (G, rows, channels, kd, kh, kw): (G, phases, rows, channels * taps)."""
+    def weights(self, w: Tensor, multiple: int) -> Tensor:
+        """The weights of these phases from w (G, rows, channels, kd, kh, kw): (G, phases, rows, channels * taps), with
+        zeros up to a multiple.
+        """
         for axis, (a, taps) in enumerate(zip(self.axes, self.taps, strict=True)):
             # Each kernel axis becomes two, phases and taps: (..., f, t, ...) is tap first + f + t * every.
             at = 3 + 2 * axis
@@ -103,7 +107,29 @@ class Pass(NamedTuple):
             stride = [*w.stride()[:at], w.stride(at), w.stride(at) * a.every, *w.stride()[at + 1 :]]
             w = w.as_strided(size, stride, w.storage_offset() + a.first * w.stride(at))
         ordered = w.permute(0, 3, 5, 7, 1, 2, 4, 6, 8)
-        return ordered.reshape(w.shape[0], self.phases, w.shape[1], -1).contiguous()
+        matrix = ordered.reshape(w.shape[0], self.phases, w.shape[1], -1)
+        return torch.nn.functional.pad(matrix, (0, -matrix.shape[3] % multiple)).contiguous()
+
+
+@functools.lru_cache(1024)
+def table(phases: Pass, channels: int, length: int, s: Strides, on: torch.device) -> Tensor:
+    """(2, length) for k = (channel, tap) of the phases: distance in memory from tap 0 of channel 0, and bits as
+    `inside_bits` numbers them that a position must have; past the last k a bit that none has.
+
+    int32, or int64 where distances are far.
+    """
+    offsets, need = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    _, TH, TW = phases.taps
+    for axis, taps, stride, shift in zip(phases.axes, phases.taps, s[2:], (TH + TW, TW, 0), strict=True):
+        t = torch.arange(taps)
+        offsets = (offsets[:, None] + t * (axis.reach * stride)).flatten()
+        need = (need[:, None] | (1 << (t + shift))).flatten()
+    offsets = (torch.arange(channels)[:, None] * s.c + offsets).flatten()
+    kind = torch.int64 if phases.far(channels, s) else torch.int32
+    past = length - len(offsets)
+    offsets = torch.nn.functional.pad(offsets, (0, past))
+    need = torch.nn.functional.pad(need.repeat(channels), (0, past), value=-(2**31))
+    return torch.stack([offsets, need]).to(kind).to(on)
 
 
 def _base(axis: Axis, phase: int) -> int:
@@ -159,8 +185,10 @@ def _gradient_axes(c: Convolution, axis: int) -> Iterator[tuple[Axis, int]]:
     for first, last, taps in ((0, longer, most), (longer, min(every, kernel), most - 1)):
         if last > first and taps:
             rem = first * dilation - padding
-            phases = last - first
-            yield Axis(output, size, count, 1, stride, rem, dilation, phases, -dilation // common, first, every, kernel), taps  # fmt: skip
+            axes = Axis(
+                output, size, count, 1, stride, rem, dilation, last - first, -dilation // common, first, every, kernel
+            )
+            yield axes, taps
 
 
 @triton.jit
@@ -196,15 +224,14 @@ def pixels_of(p, phase_d, phase_h, phase_w, d, h, w):
 
 @triton.jit
 def readable(
-    td, th, tw, inside, sd, sh, sw, d, h, w, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr, MASK: tl.constexpr,
+    td, th, tw, need, inside, sd, sh, sw, d, h, w, MASK: tl.constexpr,
 ):  # fmt: skip
     """(taps, positions): which taps of which positions read inside the source.
 
-    MASK: 1 by the bits `inside` of each position, 2 by comparing.
+    MASK: 1 by the bits that a tap needs and a position has, 2 by comparing.
     """
     if MASK == 1:
-        need = ((1 << tw) | (1 << (TW + th)) | (1 << (TW + TH + td)))[:, None]
-        mask = (inside[None, :] & need) == need
+        mask = (inside[None, :] & need[:, None]) == need[:, None]
     else:
         at_d = sd[None, :] + (td * d.reach)[:, None]
         at_h = sh[None, :] + (th * h.reach)[:, None]
@@ -214,9 +241,14 @@ def readable(
 
 
 @triton.jit
-def address(base, n, c, d, h, w, s):
-    """Pointers to elements of a 5-D tensor with strides s, in 64 bits."""
-    return base + n.to(tl.int64) * s.n + c * s.c + d * s.d + h * s.h + w * s.w
+def offset(n, c, d, h, w, s, zero, CONTIGUOUS: tl.constexpr):
+    """Distance in memory of elements of a 5-D tensor with strides s, in 64 bits.
+
+    zero: an argument that is 0, of which the compiler knows nothing. Then it loads element by element whatever it is
+    told of neighbours; CONTIGUOUS of them have it put threads along the axis of these offsets.
+    """
+    at = n.to(tl.int64) * s.n + c * s.c + d * s.d + h * s.h + w * s.w + zero
+    return tl.max_contiguous(at, [CONTIGUOUS])
 
 
 @triton.jit
@@ -232,6 +264,12 @@ def taps_of(k, d, h, w, s, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
     if FAR:
         return td, th, tw, c.to(tl.int64) * s.c + td * d.reach * s.d + th * h.reach * s.h + tw * w.reach * s.w
     return td, th, tw, c * s.c + td * (d.reach * s.d) + th * (h.reach * s.h) + tw * (w.reach * s.w)
+
+
+@triton.jit
+def need_bits(td, th, tw, TH: tl.constexpr, TW: tl.constexpr):
+    """The bits of `inside_bits` that a position must have for its tap to read inside the source."""
+    return (1 << tw) | (1 << (TW + th)) | (1 << (TW + TH + td))
 
 
 @triton.jit

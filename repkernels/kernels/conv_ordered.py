@@ -17,14 +17,16 @@ from repkernels.kernels.conv_gather import (
     MOST_BITS,
     Pass,
     Strides,
-    address,
     border,
     covers,
     forward_pass,
     gradient_passes,
     inside_bits,
+    need_bits,
+    offset,
     pixels_of,
     readable,
+    table,
     taps_of,
 )
 from repkernels.kernels.conv_weight_ordered import weight_gradient
@@ -46,22 +48,35 @@ WRITTEN_OUT = Configuration(32, 64, 1, 4, 1)
 
 @triton.jit
 def gathered_chain(
-    px, pw, inside, sd, sh, sw, acc, k0, k1, d, h, w, s, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
-    BK: tl.constexpr, EVEN: tl.constexpr, MASK: tl.constexpr, FAR: tl.constexpr, VECTOR: tl.constexpr,
+    px, pw, table, inside, sd, sh, sw, acc, k0, k1, K, d, h, w, s,
+    TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr, MASK: tl.constexpr,
+    FAR: tl.constexpr, VECTOR: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """acc (rows, pixels) continued over k0..k1. `tl.dot` in ieee mode is one FMA chain per output.
 
-    MASK: 0 every tap reads inside the source, 1 by the bits `inside` of each pixel, 2 by comparing positions. VECTOR:
-    neighbouring pixels are neighbours in memory, four at a time.
+    TABLE: distances and bits of k come from `table` (2, K). MASK: 0 every tap reads inside the source, 1 by the bits
+    `inside` of each pixel, 2 by comparing positions. VECTOR: pixels are neighbours in memory, four at a time.
     """
     for k in range(k0, k1, BK):
         ks = k + tl.arange(0, BK)
-        td, th, tw, offsets = taps_of(ks, d, h, w, s, TD, TH, TW, FAR)
+        td, th, tw, need = ks, ks, ks, ks
+        if TABLE:
+            if EVEN:
+                offsets = tl.load(table + ks)
+            else:
+                offsets = tl.load(table + ks, mask=ks < k1, other=0)
+            if MASK and EVEN:
+                need = tl.load(table + K + ks).to(tl.int32)
+            elif MASK:
+                need = tl.load(table + K + ks, mask=ks < k1, other=0).to(tl.int32)
+        else:
+            td, th, tw, offsets = taps_of(ks, d, h, w, s, TD, TH, TW, FAR)
+            need = need_bits(td, th, tw, TH, TW)
         if VECTOR:
             offsets = tl.multiple_of(offsets, [4])
         at = px[None, :] + offsets[:, None]
         if MASK:
-            mask = readable(td, th, tw, inside, sd, sh, sw, d, h, w, TD, TH, TW, MASK)
+            mask = readable(td, th, tw, need, inside, sd, sh, sw, d, h, w, MASK)
         if EVEN:
             weights = tl.load(pw[:, None] + ks[None, :])
             if MASK:
@@ -96,52 +111,52 @@ def written_out_chain(
     return acc
 
 
-@triton.jit(do_not_specialize=["N", "M"])
+@triton.jit(do_not_specialize=["zero", "N", "M", "CPG"])
 def conv_ordered_kernel(
-    x, weights, bias, out, flags, N, M, K, ALL, d, h, w, s, so,
+    x, weights, bias, out, table, zero, N, M, CPG, K, ALL, d, h, w, s, so,
     TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr, EVEN: tl.constexpr, ONE_CHUNK: tl.constexpr, WHOLE: tl.constexpr, MASK: tl.constexpr,
-    FAR: tl.constexpr, VECTOR: tl.constexpr, BIAS: tl.constexpr,
+    FAR: tl.constexpr, VECTOR: tl.constexpr, TABLE: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """One tile a program, (group, phase, tile). weights: (G, phases, M, K) contiguous, M result channels of a group.
 
-    ALL: the length of k with the taps of other phases. d, h, w: axes; s, so: strides of x and out.
+    CPG: source channels of a group. ALL: the length of k with the taps of other phases. d, h, w: axes. s, so: strides
+    of x and out.
     """
-    group, phase_d, phase_h, phase_w, rows, cols, px, pw, sd, sh, sw, po, exists = places(
-        x, weights, out, N, M, K, d, h, w, s, so, TD, TH, TW, BM, BN, VECTOR
+    group, phase_d, phase_h, phase_w, rows, px, pw, sd, sh, sw, po, exists = places(
+        x, weights, out, zero, N, M, CPG, K, d, h, w, s, so, BM, BN, VECTOR
     )
     inside = tl.zeros((BN,), tl.int32)
     if MASK == 1:
         inside = inside_bits(sw, w, TW, 0) | inside_bits(sh, h, TH, TW) | inside_bits(sd, d, TD, TW + TH)
-    zero = tl.zeros((BM, BN), tl.float32)
-    if ONE_CHUNK:
-        total = gathered_chain(px, pw, inside, sd, sh, sw, zero, 0, K, d, h, w, s, TD, TH, TW, BK, EVEN, MASK, FAR,
-                               VECTOR)  # fmt: skip
-    else:
-        k1 = border(CHUNK, phase_d, phase_h, phase_w, d, h, w, TD, TH, TW, WHOLE)
-        total = gathered_chain(px, pw, inside, sd, sh, sw, zero, 0, k1, d, h, w, s, TD, TH, TW, BK, EVEN, MASK, FAR,
-                               VECTOR)  # fmt: skip
+    start = tl.zeros((BM, BN), tl.float32)
+    k1 = K
+    if not ONE_CHUNK:
+        k1 = min(K, border(CHUNK, phase_d, phase_h, phase_w, d, h, w, TD, TH, TW, WHOLE))
+    total = gathered_chain(px, pw, table, inside, sd, sh, sw, start, 0, k1, K, d, h, w, s, TD, TH, TW, BK, EVEN, MASK,
+                           FAR, VECTOR, TABLE)  # fmt: skip
+    if not ONE_CHUNK:
         for place in tl.range(CHUNK, ALL, CHUNK, num_stages=1):
             k0 = border(place, phase_d, phase_h, phase_w, d, h, w, TD, TH, TW, WHOLE)
             k1 = min(K, border(place + CHUNK, phase_d, phase_h, phase_w, d, h, w, TD, TH, TW, WHOLE))
-            total += gathered_chain(px, pw, inside, sd, sh, sw, zero, k0, k1, d, h, w, s, TD, TH, TW, BK, EVEN, MASK,
-                                    FAR, VECTOR)  # fmt: skip
+            total += gathered_chain(px, pw, table, inside, sd, sh, sw, start, k0, k1, K, d, h, w, s, TD, TH, TW, BK,
+                                    EVEN, MASK, FAR, VECTOR, TABLE)  # fmt: skip
     store_pixels(total, bias, po, group, rows, exists, M, so, BIAS)
 
 
-@triton.jit(do_not_specialize=["N", "M", "K", "ALL"])
+@triton.jit(do_not_specialize=["zero", "N", "M", "CPG", "K", "LD", "ALL"])
 def conv_written_out_kernel(
-    x, weights, bias, out, flags, N, M, K, ALL, d, h, w, s, so,
+    x, weights, bias, out, flags, zero, N, M, CPG, K, LD, ALL, d, h, w, s, so,
     TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     WHOLE: tl.constexpr, FAR: tl.constexpr, BIAS: tl.constexpr, SKIP: tl.constexpr, FLAGGED: tl.constexpr,
     TYPE: tl.constexpr,
 ):  # fmt: skip
     """The same with chains written out: binary64, and GPUs whose fp32 `tl.dot` is not one ascending chain.
 
-    FLAGGED: only channels are computed and stored whose flags (G, M) are not 0.
+    LD: from row to row of the weights. FLAGGED: only channels are computed and stored whose flags (G, M) are not 0.
     """
-    group, phase_d, phase_h, phase_w, rows, cols, px, pw, sd, sh, sw, po, exists = places(
-        x, weights, out, N, M, K, d, h, w, s, so, TD, TH, TW, BM, BN, False
+    group, phase_d, phase_h, phase_w, rows, px, pw, sd, sh, sw, po, exists = places(
+        x, weights, out, zero, N, M, CPG, LD, d, h, w, s, so, BM, BN, False
     )
     wanted = rows < M
     if FLAGGED:
@@ -159,8 +174,7 @@ def conv_written_out_kernel(
 
 @triton.jit
 def places(
-    x, weights, out, N, M, K, d, h, w, s, so, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, VECTOR: tl.constexpr,
+    x, weights, out, zero, N, M, CPG, LD, d, h, w, s, so, BM: tl.constexpr, BN: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Of a program: its group and phases, its rows and pixels, and where those are. Past the end, others repeat."""
     phases = d.phases * h.phases * w.phases
@@ -177,15 +191,15 @@ def places(
     # Four at a time, so that those past the end are neighbours too.
     p = tl.where(cols < pixels, cols, cols % 4) if VECTOR else tl.minimum(cols, pixels - 1)
     n, sd, sh, sw, rd, rh, rw, exists = pixels_of(p, phase_d, phase_h, phase_w, d, h, w)
-    channel = (group * (K // (TD * TH * TW))).to(tl.int64)
+    channel = (group * CPG).to(tl.int64)
     if VECTOR:
         at = n.to(tl.int64) * s.n + channel * s.c + p % (d.count * h.count * w.count)
         px = x + tl.max_contiguous(tl.multiple_of(at, [4]), [4])
     else:
-        px = address(x, n, channel, sd, sh, sw, s)
-    pw = weights + (job * M + tl.minimum(rows, M - 1)).to(tl.int64) * K
-    po = address(out, n, (group * M).to(tl.int64), rd, rh, rw, so)
-    return group, phase_d, phase_h, phase_w, rows, cols, px, pw, sd, sh, sw, po, exists & (cols < pixels)
+        px = x + offset(n, channel, sd, sh, sw, s, zero, 16)
+    pw = weights + (job * M + tl.minimum(rows, M - 1)).to(tl.int64) * LD
+    po = out + offset(n, (group * M).to(tl.int64), rd, rh, rw, so, zero, 2)
+    return group, phase_d, phase_h, phase_w, rows, px, pw, sd, sh, sw, po, exists & (cols < pixels)
 
 
 @triton.jit
@@ -205,7 +219,8 @@ def nonfinite_rows_kernel(w, flags, COUNT, INNER, stride_g, stride_r, stride_k, 
     found = tl.zeros((BLOCK,), tl.int32)
     for k in range(0, COUNT * INNER, BLOCK):
         ks = k + tl.arange(0, BLOCK)
-        v = tl.load(at + (ks // INNER).to(tl.int64) * stride_k + (ks % INNER) * stride_t, mask=ks < COUNT * INNER, other=0.0)  # fmt: skip
+        here = at + (ks // INNER).to(tl.int64) * stride_k + (ks % INNER) * stride_t
+        v = tl.load(here, mask=ks < COUNT * INNER, other=0.0)
         found |= (magnitude(v.to(tl.float32)) >= 0x7F800000).to(tl.int32)
     tl.store(flags + row, tl.max(found, 0))
 
@@ -228,8 +243,8 @@ def input_gradient(
     g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, contract: str = "ordered"
 ) -> None:
     """g (N, O, D', H', W'), w (O, C/g, kd, kh, kw), bias (C,) into out (N, C, D, H, W), nothing of them empty."""
-    dense = c.stride == (1, 1, 1) and c.size == c.output
-    if c.pointwise and dense and c.groups == 1 and is_channels_last(g) and is_channels_last(out) and not _written_out(out):  # fmt: skip
+    dense = c.pointwise and c.stride == (1, 1, 1) and c.size == c.output and c.groups == 1
+    if dense and is_channels_last(g) and is_channels_last(out) and not _written_out(out):
         _as_matmul(g, w.flatten(1).T, bias, out, c)
         return
     if is_channels_last(g):
@@ -264,44 +279,40 @@ def _launch(
     """One pass. weights: (G, M, channels, kd, kh, kw). skip: elements outside the source take no part."""
     G, M, channels = weights.shape[:3]
     bias = None if bias is None else bias.contiguous()
-    matrix = phases.weights(weights)
-    K, N = matrix.shape[3], len(x)
-    sx, so = Strides(*x.stride()), Strides(*out.stride())
+    N, sx, so = len(x), Strides(*x.stride()), Strides(*out.stride())
     jobs, pixels = G * phases.phases, N * phases.pixels
     TD, TH, TW = phases.taps
-    everything = channels * weights[0, 0, 0].numel()
+    K, everything = channels * TD * TH * TW, channels * weights[0, 0, 0].numel()
+    one, written_out = everything <= CHUNK, _written_out(out)
+    chosen = WRITTEN_OUT if written_out else _choose(jobs, M, pixels, out)
+    tabled = phases.taps != (1, 1, 1) and TD + TH + TW <= MOST_BITS and not written_out
+    whole = phases.whole or one
+    matrix = phases.weights(weights, chosen.BK if tabled and whole else 1)
+    LD = matrix.shape[3]
     flags = torch.empty(1, dtype=torch.int32, device=x.device)
     arguments = (x, matrix, out if bias is None else bias, out)
-    geometry = (N, M, K, everything, *phases.axes, sx, so)
+    axes = (everything, *phases.axes, sx, so)
     common: dict[str, Any] = {
         "TD": TD, "TH": TH, "TW": TW, "CHUNK": CHUNK, "WHOLE": phases.whole, "FAR": phases.far(channels, sx),
         "BIAS": bias is not None,
     }  # fmt: skip
-    if _written_out(out):
-        kind = tl.float64 if out.dtype == torch.float64 else tl.float32
-        _launch_written_out(arguments, flags, geometry, jobs, pixels, skip, False, kind, common)
-        return
-    chosen = _choose(jobs, M, pixels, out)
-    mask = 0 if not phases.masked else 1 if TD + TH + TW <= MOST_BITS else 2
-    one = everything <= CHUNK
-    even = K % chosen.BK == 0 and (one or phases.whole)
-    vector = phases.vectors(x)
-    launch(conv_ordered_kernel, (jobs * chosen.tiles(M, pixels),), *arguments, flags, *geometry, BM=chosen.BM,
-           BN=chosen.BN, BK=chosen.BK, EVEN=even, ONE_CHUNK=one, MASK=mask, VECTOR=vector, num_warps=chosen.num_warps,
-           num_stages=chosen.num_stages, **common)  # fmt: skip
-    if skip:
-        # There an element +0 stood for none, which a weight that is not finite would turn into NaN.
-        flags = nonfinite_rows(weights)
-        _launch_written_out(arguments, flags, geometry, jobs, pixels, True, True, tl.float32, common)
-
-
-def _launch_written_out(
-    arguments: tuple[Tensor, ...], flags: Tensor, geometry: tuple[Any, ...], jobs: int, pixels: int, skip: bool,
-    flagged: bool, kind: Any, common: dict[str, Any],
-) -> None:  # fmt: skip
-    c = WRITTEN_OUT
-    launch(conv_written_out_kernel, (jobs * c.tiles(geometry[1], pixels),), *arguments, flags, *geometry, BM=c.BM,
-           BN=c.BN, SKIP=skip, FLAGGED=flagged, TYPE=kind, num_warps=c.num_warps, **common)  # fmt: skip
+    if not written_out:
+        mask = 0 if LD == K and not phases.masked else 1 if TD + TH + TW <= MOST_BITS else 2
+        # Loads that wait for the table's take twice the stages for as many buffers.
+        stages = 2 * chosen.num_stages - 1 if tabled else chosen.num_stages
+        of_k = table(phases, channels, LD, sx, x.device) if tabled else flags
+        launch(conv_ordered_kernel, (jobs * chosen.tiles(M, pixels),), *arguments, of_k, 0, N, M, channels, LD, *axes,
+               BM=chosen.BM, BN=chosen.BN, BK=chosen.BK, EVEN=whole and LD % chosen.BK == 0, ONE_CHUNK=one, MASK=mask,
+               VECTOR=phases.vectors(x), TABLE=tabled, num_warps=chosen.num_warps, num_stages=stages,
+               **common)  # fmt: skip
+    if written_out or skip:
+        # The products of tiles have an element +0 for none, which a weight that is not finite turns into NaN.
+        if not written_out:
+            chosen, flags = WRITTEN_OUT, nonfinite_rows(weights)
+        launch(conv_written_out_kernel, (jobs * chosen.tiles(M, pixels),), *arguments, flags, 0, N, M, channels, K, LD,
+               *axes, BM=chosen.BM, BN=chosen.BN, SKIP=skip, FLAGGED=not written_out,
+               TYPE=tl.float64 if out.dtype == torch.float64 else tl.float32, num_warps=chosen.num_warps,
+               **common)  # fmt: skip
 
 
 def nonfinite_rows(weights: Tensor) -> Tensor:

@@ -21,9 +21,10 @@ from repkernels.kernels.conv_gather import (
     MOST_BITS,
     Pass,
     Strides,
-    address,
     forward_pass,
     inside_bits,
+    need_bits,
+    offset,
     pixels_of,
     readable,
     taps_of,
@@ -67,9 +68,9 @@ def weight_places(
     return job, k0, k1, rows, cols, td, th, tw, offsets, pa, b + group * C + col
 
 
-@triton.jit(do_not_specialize=["K", "first_chunk"])
+@triton.jit(do_not_specialize=["zero", "K", "first_chunk"])
 def conv_weight_ordered_kernel(
-    a, b, part, K, R, C, LD, first_chunk, d, h, w, s, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
+    a, b, part, zero, K, R, C, LD, first_chunk, d, h, w, s, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
     GROUPS: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     EVEN: tl.constexpr, EVEN_ROWS: tl.constexpr, EVEN_COLS: tl.constexpr, MASK: tl.constexpr, FAR: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -82,6 +83,7 @@ def conv_weight_ordered_kernel(
     job, k0, k1, rows, cols, td, th, tw, offsets, pa, pb = weight_places(
         a, b, K, R, C, LD, first_chunk, d, h, w, s, TD, TH, TW, GROUPS, CHUNK, BM, BN, EVEN_ROWS, EVEN_COLS, FAR
     )
+    need = need_bits(td, th, tw, TH, TW)
     acc = tl.zeros((BM, BN), tl.float32)
     if VECTOR:
         offsets = tl.multiple_of(offsets, [4])
@@ -94,13 +96,13 @@ def conv_weight_ordered_kernel(
             at = n.to(tl.int64) * s.n + kc % plane
             pk = pa + tl.max_contiguous(tl.multiple_of(at, [4]), [4])
         else:
-            pk = address(pa, n, 0, sd, sh, sw, s)
+            pk = pa + offset(n, 0, sd, sh, sw, s, zero, 16)
         inside = kc
         if MASK == 1:
             inside = inside_bits(sw, w, TW, 0) | inside_bits(sh, h, TH, TW) | inside_bits(sd, d, TD, TW + TH)
         at_a, at_b = pk[None, :] + offsets[:, None], pb[None, :] + kc.to(tl.int64)[:, None] * LD
         if MASK:
-            mask = readable(td, th, tw, inside, sd, sh, sw, d, h, w, TD, TH, TW, MASK)
+            mask = readable(td, th, tw, need, inside, sd, sh, sw, d, h, w, MASK)
             if not EVEN:
                 mask = mask & (ks < k1)[None, :]
             x = tl.load(at_a, mask=mask, other=0.0)
@@ -117,9 +119,9 @@ def conv_weight_ordered_kernel(
     tl.store(at, acc, mask=(rows < R)[:, None] & (cols < C)[None, :])
 
 
-@triton.jit(do_not_specialize=["K", "R", "C", "first_chunk"])
+@triton.jit(do_not_specialize=["zero", "K", "R", "C", "first_chunk"])
 def conv_weight_written_out_kernel(
-    a, b, part, K, R, C, LD, first_chunk, d, h, w, s, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
+    a, b, part, zero, K, R, C, LD, first_chunk, d, h, w, s, TD: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
     GROUPS: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, FAR: tl.constexpr,
     TYPE: tl.constexpr,
 ):  # fmt: skip
@@ -127,14 +129,16 @@ def conv_weight_written_out_kernel(
     job, k0, k1, rows, cols, td, th, tw, offsets, pa, pb = weight_places(
         a, b, K, R, C, LD, first_chunk, d, h, w, s, TD, TH, TW, GROUPS, CHUNK, BM, BN, False, False, FAR
     )
+    pb += tl.cast(k0, tl.int64) * LD
     acc = tl.zeros((BM, BN), TYPE)
     for k in range(k0, k1):
         n, sd, sh, sw, rd, rh, rw, exists = pixels_of(k, 0, 0, 0, d, h, w)
         position_d, position_h, position_w = sd + td * d.reach, sh + th * h.reach, sw + tw * w.reach
         mask = (position_d >= 0) & (position_d < d.source) & (position_h >= 0) & (position_h < h.source)
         mask = mask & (position_w >= 0) & (position_w < w.source)
-        x = tl.load(address(pa, n, 0, sd, sh, sw, s) + offsets, mask=mask, other=0.0).to(TYPE)
-        y = tl.load(pb + k.to(tl.int64) * LD).to(TYPE)
+        x = tl.load(pa + n.to(tl.int64) * s.n + sd * s.d + sh * s.h + sw * s.w + offsets, mask=mask, other=0.0).to(TYPE)
+        y = tl.load(pb).to(TYPE)
+        pb += LD
         acc = tl.fma(tl.broadcast_to(x[:, None], (BM, BN)), tl.broadcast_to(y[None, :], (BM, BN)), acc)
     at = part + (job.to(tl.int64) * R + rows[:, None]) * C + cols[None, :]
     tl.store(at, acc, mask=(rows < R)[:, None] & (cols < C)[None, :])
@@ -158,7 +162,8 @@ def conv_weight_total_kernel(
         at += SIZE
         total += tl.load(at, mask=mask, other=0.0)
     y = positive_zeros(total, out.dtype.element_ty).to(out.dtype.element_ty)
-    tl.store(out + group.to(tl.int64) * stride_g + rows.to(tl.int64) * stride_r + cols.to(tl.int64) * stride_c, y, mask=mask)  # fmt: skip
+    to = out + group.to(tl.int64) * stride_g + rows.to(tl.int64) * stride_r + cols.to(tl.int64) * stride_c
+    tl.store(to, y, mask=mask)
 
 
 def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, contract: str = "ordered") -> None:
@@ -223,7 +228,7 @@ def _chains(a: Tensor, b: Tensor, part: Tensor, phases: Pass, begin: int, K: int
     TD, TH, TW = phases.taps
     s = Strides(*a.stride())
     c = _choose(jobs, R, C, part)
-    arguments = (a, b, part, K, R, C, b.shape[1], begin, *phases.axes, s)
+    arguments = (a, b, part, 0, K, R, C, b.shape[1], begin, *phases.axes, s)
     common: dict[str, Any] = {
         "TD": TD, "TH": TH, "TW": TW, "GROUPS": G, "CHUNK": CHUNK, "BM": c.BM, "BN": c.BN,
         "FAR": phases.far(R // (TD * TH * TW), s),
@@ -240,8 +245,8 @@ def _chains(a: Tensor, b: Tensor, part: Tensor, phases: Pass, begin: int, K: int
 
 
 def _choose(jobs: int, M: int, N: int, part: Tensor) -> Configuration:
-    """The first whose tiles occupy the device thrice and are not mostly empty, or the last that is not."""
+    """The first whose tiles occupy the device twice and are not mostly empty, or the last that is not."""
     fitting = [c for c in CONFIGURATIONS if c.BM < 2 * M and c.BN < 2 * N] or [CONFIGURATIONS[-1]]
-    busy = 3 * processors(part.device)
+    busy = 2 * processors(part.device)
     chosen = next((c for c in fitting if jobs * c.tiles(M, N) >= busy), fitting[-1])
     return pick((chosen,), part.as_strided((jobs, M, N), (0, 0, 0)), 4)
