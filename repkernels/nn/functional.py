@@ -51,6 +51,7 @@ from repkernels.ops.embedding import embedding
 from repkernels.ops.embedding_bag import embedding_bag
 from repkernels.ops.fold import fold, unfold
 from repkernels.ops.fractional_max_pool import fractional_max_pool2d, fractional_max_pool3d
+from repkernels.ops.grid_sample import affine_grid, grid_sample
 from repkernels.ops.group_norm import group_norm
 from repkernels.ops.instance_norm import instance_norm
 from repkernels.ops.interpolate import interpolate, upsample
@@ -101,6 +102,7 @@ __all__ = [
     "adaptive_max_pool3d_with_indices",
     "add_layer_norm",
     "add_rms_norm",
+    "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
@@ -131,6 +133,7 @@ __all__ = [
     "fractional_max_pool3d",
     "gelu",
     "glu",
+    "grid_sample",
     "group_norm",
     "hardshrink",
     "hardsigmoid",
