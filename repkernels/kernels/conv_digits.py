@@ -90,14 +90,19 @@ def lined(x: Tensor) -> Tensor:
 
 
 @triton.jit
-def store_planes(x, e, at, mask, plane, S: tl.constexpr):
-    """The digits of fp32 x with exponents e, whose shapes broadcast, at `at` of S planes; 0 for what is not finite."""
+def store_planes(x, e, at, mask, plane, S: tl.constexpr, TURNED: tl.constexpr):
+    """The digits of fp32 x with exponents e, whose shapes broadcast, at `at` of S planes; 0 for what is not finite.
+
+    TURNED: `at` and mask are those of the transposed x. So its elements are read, and its digits written, each in the
+    order that memory has, which the compiler would make one order for both.
+    """
     finite = tl.where(magnitude(x) < 0x7F800000, x, 0.0)
     q = round_half_even(ldexp(finite, -e), S)
-    for i in tl.static_range(S - 1):
+    for i in tl.static_range(S):
         d, q = low_digit(q)
+        if TURNED:
+            d = tl.trans(d)
         tl.store(at + (S - 1 - i) * plane, d, mask=mask)
-    tl.store(at, q.to(tl.int8), mask=mask)
 
 
 @triton.jit
@@ -175,8 +180,12 @@ def digits_kernel(
             v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + to_pixel, mask=mask, other=0.0)
     v = v.to(tl.float32)
     section = (g * PHASES + f).to(tl.int64) * to_row
-    to = planes + section + m.to(tl.int64)[:, None] * to_m + k.to(tl.int64)[None, :] * to_c
-    written = (m < LINE)[:, None] & (k < CPAD)[None, :]
+    if PIXELS:
+        to = planes + section + m.to(tl.int64)[:, None] * to_m + k.to(tl.int64)[None, :] * to_c
+        written = (m < LINE)[:, None] & (k < CPAD)[None, :]
+    else:
+        to = planes + section + m.to(tl.int64)[None, :] * to_m + k.to(tl.int64)[:, None] * to_c
+        written = (m < LINE)[None, :] & (k < CPAD)[:, None]
     plane = tl.cast(plane, tl.int64)
     if S == 0:
         tl.store(to, v.to(planes.dtype.element_ty), mask=written)
@@ -186,13 +195,13 @@ def digits_kernel(
         if block == 0 and f == 0:
             flag = tl.load(extent + (N + n) * groups + g, mask=known, other=0)
             tl.store(scale + g.to(tl.int64) * N * P + m, 2 * e + flag, mask=known)
-        store_planes(v, e[:, None], to, written, plane, S)
+        store_planes(v, e[:, None], to, written, plane, S, False)
     else:
         e = scale_exponent(tl.load(extent + c, mask=k < CROSS, other=0), S, LAST)
         if part == 0 and f == 0:
             flag = tl.load(extent + groups * CPG + c, mask=k < CROSS, other=0)
             tl.store(scale + g * CROSS + k, 2 * e + flag, mask=k < CROSS)
-        store_planes(v, e[None, :], to, written, plane, S)
+        store_planes(v, e[None, :], to, written, plane, S, True)
 
 
 @triton.jit(do_not_specialize=["N", "CPG", "P", "PH", "PW", "stride_n"])
@@ -226,7 +235,7 @@ def pixels_kernel(
         v = tl.load(at[:, None] + (g * CPG + k).to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
         to = planes + row[:, None] * CPAD + k[None, :]
         store_planes(v.to(tl.float32), e[:, None], to, inside[:, None] & (k < CPAD)[None, :],
-                     tl.cast(plane, tl.int64), S)  # fmt: skip
+                     tl.cast(plane, tl.int64), S, False)  # fmt: skip
 
 
 def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, samples: Tensor | None) -> Planes:
@@ -326,7 +335,7 @@ def weight_kernel(
             taken = (k % C).to(tl.int64) * stride_c + t * T2 + k // C
             v = tl.load(at[None, :] + taken[:, None], mask=mask, other=0.0).to(tl.float32)
             written = (k < KW)[:, None] & (r < R)[None, :]
-            store_planes(v, e[None, :], to[None, :] + k[:, None], written, tl.cast(plane, tl.int64), S)
+            store_planes(v, e[None, :], to[None, :] + k[:, None], written, tl.cast(plane, tl.int64), S, False)
 
 
 def weight_digits(w: Tensor, groups: int, S: int, spread: int, across: bool) -> Planes:

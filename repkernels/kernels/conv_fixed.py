@@ -148,8 +148,8 @@ def spread_by_lines(c: Convolution) -> int:
 
     Two where rows of outputs are so short that borders would make them half as long again, or more.
     """
-    if c.kernel[1] == 1 and c.kernel[0] == 1:
-        return int(c.kernel[2] > 1)
+    if c.pointwise:
+        return 0
     return 2 if 2 * (-c.output[2] % BORDER) >= c.output[2] else 1
 
 

@@ -51,7 +51,7 @@ def grid_of(c: Convolution, spread: int, multiple: int = 1) -> Grid:
     axes = [_axis(*values) for values in zip(c.size, c.kernel, c.stride, c.padding, c.dilation, c.output, strict=True)]
     for i in range(3 - spread, 3):
         axes[i] = _Axis(c.output[i], ((0, 0),))
-    if math.prod(len(axis.taps) for axis in axes) > 1:
+    if any(shift for axis in axes for _, shift in axis.taps):
         axes[2] = axes[2]._replace(pitch=-(-axes[2].pitch // multiple) * multiple)
     pitch = (axes[0].pitch, axes[1].pitch, axes[2].pitch)
     met = [
