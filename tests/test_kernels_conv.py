@@ -9,7 +9,7 @@ from torch import Tensor
 
 import reference.conv as reference
 from repkernels.convolution import Convolution
-from repkernels.kernels import conv_ordered
+from repkernels.kernels import conv_nonfinite, conv_ordered
 from tests.support import assert_same_bits, name, tensor, values
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -77,6 +77,10 @@ SHAPES = {
     },
     "stride past the kernel": {"n": 1, "c": 2, "size": (1, 7, 6), "out": 3, "kernel": (1, 1, 2), "stride": (1, 2, 3)},
     "pointwise": {"n": 2, "c": 3, "size": (1, 2, 4), "out": 6, "kernel": (1, 1, 1)},
+    "pointwise, special": {
+        "n": 2, "c": 4, "size": (1, 3, 5), "out": 6, "kernel": (1, 1, 1), "stride": (1, 1, 2), "groups": 2,
+        "special": True,
+    },
     "three axes": {
         "n": 1, "c": 2, "size": (4, 3, 5), "out": 2, "kernel": (2, 3, 2), "stride": (2, 1, 1), "padding": (1, 2, 0),
     },
@@ -91,7 +95,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "pointwise, special"])
 def test_ordered(shape: str, last: bool) -> None:
     Problem(**SHAPES[shape], last=last).check(conv_ordered, "ordered")
 
@@ -99,3 +103,48 @@ def test_ordered(shape: str, last: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_ordered_types(dtype: torch.dtype) -> None:
     Problem(**SHAPES["strides, special"], dtype=dtype).check(conv_ordered, "ordered")
+
+
+def flags(v: Tensor) -> Tensor:
+    """int32 (R,): odd where a row of v (R, K) has an element that is not finite."""
+    return 6 + (~v.isfinite()).any(1).int()
+
+
+@pytest.mark.parametrize("shape", ["strides, special", "pointwise, special"])
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+def test_nonfinite(shape: str, last: bool) -> None:
+    """Added to results of the finite elements alone, these kernels give the results of all."""
+    p = Problem(**SHAPES[shape], last=last)
+    whole, finite = (p.x, p.w, p.grad), tuple(t.where(t.isfinite(), 0) for t in (p.x, p.w, p.grad))
+    (x, w, g), c, N = map(p.placed, whole), p.c, len(p.x)
+    pitch = tuple(size + extra for size, extra in zip(c.output, (0, 2, 1), strict=True))
+    grouped = w.unflatten(0, (c.groups, -1))
+
+    def of(t: Tensor) -> Tensor:
+        # Positions of the pitch beyond the outputs stay unflagged.
+        line = torch.zeros((c.groups, N, *pitch), dtype=torch.int32, device=DEVICE)
+        vectors = t.unflatten(1, (c.groups, -1)).transpose(0, 1)
+        if not c.pointwise:
+            line[:] = flags(vectors.flatten(0, 1).flatten(1)).view(c.groups, N, 1, 1, 1)
+        else:
+            pixels = vectors[..., :: c.stride[0], :: c.stride[1], :: c.stride[2]] if t is x else vectors
+            d, h, v = c.output
+            line[:, :, :d, :h, :v] = flags(pixels.movedim(2, -1).flatten(0, -2)).view(c.groups, N, d, h, v)
+        return line.view(c.groups, -1)
+
+    def check(actual: Tensor, function: object, *operands: Tensor) -> None:
+        assert_same_bits(actual.cpu(), tensor(function(*map(values, operands), p.g, "float32", "fixed16"), p.dtype))
+
+    out = p.placed(tensor(reference.forward(*map(values, (*finite[:2], p.bias)), p.g, "float32", "fixed16"), p.dtype))
+    conv_nonfinite.fix_forward(x, w, p.bias.to(DEVICE), out, c, of(x), flags(w.flatten(1)), pitch)
+    check(out, reference.forward, *whole[:2], p.bias)
+    before = reference.input_gradient(*map(values, (finite[2], finite[1], p.reverse)), p.g, "float32", "fixed16")
+    out = p.placed(tensor(before, p.dtype))
+    cols = flags(grouped.transpose(1, 2).flatten(0, 1).flatten(1))
+    conv_nonfinite.fix_input_gradient(g, w, p.reverse.to(DEVICE), out, c, of(g), cols, pitch)
+    check(out, reference.input_gradient, p.grad, p.w, p.reverse)
+    out = tensor(reference.weight_gradient(*map(values, finite[::2][::-1]), p.g, "float32", "fixed16"), p.dtype)
+    out = out.to(DEVICE)
+    rows, cols = (flags(t.transpose(0, 1).flatten(1)).view(c.groups, -1) for t in (g, x))
+    conv_nonfinite.fix_weight_gradient(g, x, out, c, rows, cols)
+    check(out, reference.weight_gradient, p.grad, p.x)

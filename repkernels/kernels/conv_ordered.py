@@ -166,8 +166,8 @@ def conv_written_out_kernel(
     for place in range(0, ALL, CHUNK):
         k0 = border(place, phase_d, phase_h, phase_w, d, h, w, TD, TH, TW, WHOLE)
         k1 = tl.minimum(K, border(place + CHUNK, phase_d, phase_h, phase_w, d, h, w, TD, TH, TW, WHOLE))
-        zero = tl.zeros((BM, BN), TYPE)
-        acc = written_out_chain(px, pw, sd, sh, sw, zero, k0, k1, d, h, w, s, TD, TH, TW, FAR, SKIP)
+        start = tl.zeros((BM, BN), TYPE)
+        acc = written_out_chain(px, pw, sd, sh, sw, start, k0, k1, d, h, w, s, TD, TH, TW, FAR, SKIP)
         total = acc if place == 0 else total + acc
     store_pixels(total, bias, po, group, tl.where(wanted, rows, M), exists, M, so, BIAS)
 
