@@ -1,6 +1,7 @@
 """Deep-learning operations whose every bit is defined: by the operands and the contract, and by nothing else."""
 
 from repkernels import nn, optim, random
+from repkernels.audit import audit
 from repkernels.contract import Contract, checkpoint_contexts, contract, get_contract, set_contract
 from repkernels.digest import digest
 from repkernels.nn.conversion import UnsupportedModules, convert
@@ -61,6 +62,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "audit",
     "bincount",
     "checkpoint_contexts",
     "contract",

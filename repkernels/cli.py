@@ -1,10 +1,11 @@
-"""The command line: `repkernels verify | demo | bench`."""
+"""The command line: `repkernels verify | demo | bench | audit`."""
 
 from importlib import import_module
 from importlib.util import find_spec
 
 import typer
 
+from repkernels.audit.script import audit_command
 from repkernels.demo import demo_command
 from repkernels.verify.report import verify_command
 
@@ -16,6 +17,8 @@ app = typer.Typer(
 )
 app.command("verify")(verify_command)
 app.command("demo")(demo_command)
+# What follows the script is the script's.
+app.command("audit", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(audit_command)
 
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

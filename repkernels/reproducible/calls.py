@@ -22,15 +22,20 @@ def forward() -> bool:
     return getattr(_here, "forward", False)
 
 
+def ours() -> bool:
+    """Whether one of this library's functions runs in the place of torch's."""
+    return getattr(_here, "ours", False)
+
+
 def run(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`func(*args, **kwargs)`: this library's function of its name, or torch's under the dispatch mode."""
     try:
-        ours = table().get(func)
+        function = table().get(func)
     except TypeError:  # no hash
-        ours = None
-    if ours is not None and "out" not in kwargs:
+        function = None
+    if function is not None and "out" not in kwargs:
         try:
-            return _ours(mode, func, ours, args, kwargs)
+            return _ours(mode, function, args, kwargs)
         except (NotImplementedError, TypeError):
             pass  # other arguments than this library's: torch's function, and what becomes of its operations
     if isinstance(func, types.FunctionType):
@@ -47,13 +52,17 @@ def run(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return func(*args, **kwargs)
 
 
-def _ours(mode: Any, func: Any, ours: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _ours(mode: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kwargs = {_NUMPY.get(key, key): value for key, value in kwargs.items()} if kwargs else kwargs
-    with _Without(mode.dispatch):
-        if ours in CONTRACTIONS:
-            with _pair(mode, args, kwargs):
-                return ours(*args, **kwargs)
-        return ours(*args, **kwargs)
+    _here.ours = True
+    try:
+        with _Without(mode.dispatch):
+            if function in CONTRACTIONS:
+                with _pair(mode, args, kwargs):
+                    return function(*args, **kwargs)
+            return function(*args, **kwargs)
+    finally:
+        _here.ours = False
 
 
 # torch takes NumPy's names for these.

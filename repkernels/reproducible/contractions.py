@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import repkernels
 from repkernels.nn import functional
+from repkernels.reproducible import library
 from repkernels.reproducible.gradients import gradients
 
 WHY = "the order of the sum over k is the library's choice, and changes with shapes and devices"
@@ -17,7 +17,7 @@ Number = int | float
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """torch.matmul."""
-    return repkernels.matmul(input, other)
+    return library.matmul(input, other)
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
@@ -26,24 +26,24 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha:
     Otherwise the product is rounded to its type, and then each multiplication and the sum.
     """
     if input.ndim == 1 and beta == 1 and alpha == 1 and input.shape == mat2.shape[-1:]:
-        return repkernels.matmul(mat1, mat2, bias=input)
-    return _scaled_sum(input, repkernels.matmul(mat1, mat2), beta, alpha)
+        return library.matmul(mat1, mat2, bias=input)
+    return _scaled_sum(input, library.matmul(mat1, mat2), beta, alpha)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2), the product rounded first, then each operation."""
-    return _scaled_sum(input, repkernels.matmul(batch1, batch2), beta, alpha)
+    return _scaled_sum(input, library.matmul(batch1, batch2), beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec), the product rounded first, then each operation."""
-    return _scaled_sum(input, repkernels.matmul(mat, vec), beta, alpha)
+    return _scaled_sum(input, library.matmul(mat, vec), beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
     """beta * input + alpha * the sum over b of batch1[b] @ batch2[b], which is one contraction, b outermost."""
     left = batch1.transpose(0, 1).flatten(1)
-    return _scaled_sum(input, repkernels.matmul(left, batch2.flatten(0, 1)), beta, alpha)
+    return _scaled_sum(input, library.matmul(left, batch2.flatten(0, 1)), beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
@@ -63,16 +63,16 @@ def grouped_mm(
     if bias is not None or (out_dtype is not None and out_dtype != mat_a.dtype):
         raise NotImplementedError("grouped_mm with a bias or another out_dtype is not supported")
     if offs is None:
-        return repkernels.matmul(mat_a, mat_b)
+        return library.matmul(mat_a, mat_b)
     ends = offs.tolist()
     borders = list(zip([0, *ends[:-1]], ends, strict=True))
     if mat_a.ndim == 2 and mat_b.ndim == 3:
-        products = [repkernels.matmul(mat_a[i:j], mat_b[k]) for k, (i, j) in enumerate(borders)]
+        products = [library.matmul(mat_a[i:j], mat_b[k]) for k, (i, j) in enumerate(borders)]
         return torch.cat([*products, mat_a.new_zeros(mat_a.shape[0] - ends[-1], mat_b.shape[-1])])
     if mat_a.ndim == 3 and mat_b.ndim == 2:
-        products = [repkernels.matmul(mat_a[k], mat_b[:, i:j]) for k, (i, j) in enumerate(borders)]
+        products = [library.matmul(mat_a[k], mat_b[:, i:j]) for k, (i, j) in enumerate(borders)]
         return torch.cat([*products, mat_b.new_zeros(mat_a.shape[1], mat_b.shape[1] - ends[-1])], 1)
-    return torch.stack([repkernels.matmul(mat_a[:, i:j], mat_b[i:j]) for i, j in borders])
+    return torch.stack([library.matmul(mat_a[:, i:j], mat_b[i:j]) for i, j in borders])
 
 
 def _scaled_sum(input: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
@@ -99,7 +99,7 @@ def attention(
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // key.shape[-3], -3) for x in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = repkernels.matmul(query, key.transpose(-2, -1)) * factor
+    scores = library.matmul(query, key.transpose(-2, -1)) * factor
     if is_causal:
         if attn_mask is not None:
             raise RuntimeError("attn_mask: must be None where is_causal is set")
@@ -113,7 +113,7 @@ def attention(
     weights = functional.softmax(scores, -1).to(query.dtype)
     if dropout_p:
         weights = functional.dropout(weights, dropout_p)
-    return repkernels.matmul(weights, value)
+    return library.matmul(weights, value)
 
 
 def _fused_attention(

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import repkernels
 from repkernels.nn import functional
+from repkernels.reproducible import library
 from repkernels.reproducible.gradients import gradients
 
 WHY = "torch computes it by other instructions or another library on each device"
@@ -98,7 +98,7 @@ def _compare(name: str) -> Callable[..., Tensor]:
 
 def _sqrt(input: Tensor) -> Tensor:
     if input.dtype != torch.float64:
-        return repkernels.sqrt(input)
+        return library.sqrt(input)
     if not input.is_cpu:
         return torch.sqrt(input)  # an instruction that rounds correctly
     with np.errstate(invalid="ignore"):
@@ -106,18 +106,18 @@ def _sqrt(input: Tensor) -> Tensor:
 
 
 def _div(input: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    return repkernels.div(input, other, rounding_mode=rounding_mode)
+    return library.div(input, other, rounding_mode=rounding_mode)
 
 
 def _floor_divide(input: Tensor, other: Any) -> Tensor:
-    return repkernels.div(input, other, rounding_mode="floor")
+    return library.div(input, other, rounding_mode="floor")
 
 
 def _pow(input: Any, exponent: Any) -> Tensor:
     tensors = [x for x in (input, exponent) if isinstance(x, Tensor)]
     if tensors[0].dtype == torch.float64 and exponent == 2:
         return input * input
-    return repkernels.pow(input, exponent)
+    return library.pow(input, exponent)
 
 
 def _elu(input: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Tensor:
@@ -212,13 +212,13 @@ def _prelu_backward(grad_output: Tensor, input: Tensor, weight: Tensor) -> tuple
 
 def _fp64_functions() -> dict[str, Callable[..., Tensor]]:
     names = "exp exp2 expm1 log log2 log10 log1p sin cos tanh sigmoid erf rsqrt"
-    return {name: getattr(repkernels, name) for name in names.split()}
+    return {name: getattr(library, name) for name in names.split()}
 
 
 def _reciprocal(input: Tensor) -> Tensor:
     if input.dtype == torch.float64:
-        return repkernels.div(torch.ones_like(input), input)
-    return repkernels.reciprocal(input)
+        return library.div(torch.ones_like(input), input)
+    return library.reciprocal(input)
 
 
 ATEN: dict[str, Callable[..., Any]] = {
@@ -235,11 +235,11 @@ ATEN: dict[str, Callable[..., Any]] = {
     "true_divide": _div,
     "floor_divide": _floor_divide,
     "pow": _pow,
-    "lerp": repkernels.lerp,
-    "addcmul": repkernels.addcmul,
-    "addcdiv": repkernels.addcdiv,
-    "maximum": repkernels.maximum,
-    "minimum": repkernels.minimum,
+    "lerp": library.lerp,
+    "addcmul": library.addcmul,
+    "addcdiv": library.addcdiv,
+    "maximum": library.maximum,
+    "minimum": library.minimum,
     "clamp": clamp,
     "clip": clamp,
     "clamp_min": lambda input, min: clamp(input, min),

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import repkernels
-from repkernels.reproducible import recurrent
+from repkernels.nn import functional
+from repkernels.reproducible import library, recurrent
 from repkernels.reproducible.contractions import addbmm, addmm, addmv, attention, baddbmm, grouped_mm, matmul
 from repkernels.reproducible.elementwise import clamp, log_softmax, softmax, square
 
@@ -45,10 +45,10 @@ _OTHERS: dict[str, Function] = {
     "clamp": clamp,
     "clip": clamp,
     "square": square,
-    "divide": repkernels.div,
-    "true_divide": repkernels.div,
-    "__truediv__": repkernels.div,
-    "__div__": repkernels.div,
+    "divide": library.div,
+    "true_divide": library.div,
+    "__truediv__": library.div,
+    "__div__": library.div,
 }
 
 # Functions that only show a tensor.
@@ -63,7 +63,7 @@ _OF_CONTRACTIONS = ("linear", "conv", "bilinear", "scaled_dot_product_attention"
 def table() -> dict[Any, Function]:
     """torch's function or method -> this library's."""
     found: dict[Any, Function] = {}
-    ours, public = repkernels.nn.functional, torch.nn.functional
+    ours, public = functional, torch.nn.functional
     for name in ours.__all__:
         function = getattr(ours, name)
         if name.startswith(_OF_CONTRACTIONS):
@@ -71,7 +71,7 @@ def table() -> dict[Any, Function]:
         holders = (public, torch, Tensor) if name in _BOTH else (public,)
         _add(found, name, function, holders)
     for name in _TORCH:
-        _add(found, name, getattr(repkernels, name), (torch, Tensor, torch.special))
+        _add(found, name, getattr(library, name), (torch, Tensor, torch.special))
     for name, function in _OTHERS.items():
         _add(found, name, function, (torch, Tensor))
     for name, function in recurrent.FUNCTIONS.items():
@@ -109,4 +109,4 @@ def _in_place(function: Function) -> Function:
 def _vector_norm(
     x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    return repkernels.norm(x, ord, dim, keepdim, dtype=dtype)
+    return library.norm(x, ord, dim, keepdim, dtype=dtype)

@@ -41,6 +41,7 @@ class Dispatch(TorchDispatchMode):
         super().__init__()
         self.blocks: list[_Settings] = []
         self.functions = _Functions(self)
+        self.refusal: str | None = None  # why the last refused operation was
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -81,7 +82,7 @@ class Dispatch(TorchDispatchMode):
         return contract(pair)
 
     def _refuse(self, operation: str, entry: Entry) -> None:
-        block = self.blocks[-1]
+        block, self.refusal = self.blocks[-1], entry.reason
         if block.strict:
             raise NotReproducible(message(operation, entry.reason))
         if operation not in block.warned:
@@ -104,6 +105,11 @@ def redispatch(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """`operation` under the mode whose operation runs now."""
     with _running.mode:
         return operation(*args, **kwargs)
+
+
+def running() -> bool:
+    """Whether one of this library's operations runs in the place of torch's."""
+    return getattr(_running, "mode", None) is not None
 
 
 def current() -> Dispatch | None:

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-import repkernels
 from repkernels.ops.adam import adam_steps
 from repkernels.ops.sgd import sgd_steps
+from repkernels.reproducible import library
 
 WHY = "torch contracts its multiplications and additions differently on each device"
 Tensors = Sequence[Tensor]
@@ -81,7 +81,7 @@ def _unscaled(grads: Tensors, grad_scale: Tensor | None, found_inf: Tensor | Non
         return False
     if grad_scale is not None:
         for g in grads:
-            g.copy_(repkernels.div(g, grad_scale.to(g.device, g.dtype)))
+            g.copy_(library.div(g, grad_scale.to(g.device, g.dtype)))
     return True
 
 
@@ -121,14 +121,17 @@ def _adam(decoupled: bool) -> Callable[..., None]:
             return
         steps = torch.stack([s.reshape(()) for s in state_steps]).tolist()
         members = defaultdict(list)
-        for i, (p, step) in enumerate(zip(self, steps, strict=True)):
-            members[p.dtype, p.device, int(step)].append(i)
+        for i, (each, number) in enumerate(zip(self, steps, strict=True)):
+            members[each.dtype, each.device, int(number)].append(i)
         for (_, _, step), places in members.items():
-            p, g, m, v = ([column[i] for i in places] for column in (self, grads, exp_avgs, exp_avg_sqs))
-            wide = _Wide(m, v, [max_exp_avg_sqs[i] for i in places] if amsgrad else [])
-            rates = (float(lr), (float(beta1), float(beta2)), float(eps), float(weight_decay))
-            g = [x.to(y.dtype) for x, y in zip(g, p, strict=True)]
-            adam_steps(p, g, *wide.lists, step, *rates, maximize, decoupled)
+            p = [self[i] for i in places]
+            g = [grads[i].to(self[i].dtype) for i in places]
+            states = [exp_avgs, exp_avg_sqs, max_exp_avg_sqs if amsgrad else []]
+            wide = _Wide(*([column[i] for i in places] if column else [] for column in states))
+            m, v, largest = wide.lists
+            betas = float(beta1), float(beta2)
+            options = (float(lr), betas, float(eps), float(weight_decay), maximize, decoupled)
+            adam_steps(p, g, m, v, largest, step, *options)
             wide.write_back()
 
     return call
@@ -152,13 +155,13 @@ def _sgd(
     if not _unscaled(grads, grad_scale, found_inf):
         return
     members = defaultdict(list)
-    for i, p in enumerate(self):
-        members[p.dtype, p.device].append(i)
+    for i, each in enumerate(self):
+        members[each.dtype, each.device].append(i)
     for places in members.values():
-        p, g = ([column[i] for i in places] for column in (self, grads))
+        p, g = [self[i] for i in places], [grads[i] for i in places]
         wide = _Wide([momentum_buffer_list[i] for i in places] if momentum else [])
         rates = (float(lr), float(momentum), float(dampening), float(weight_decay))
-        sgd_steps(p, g, *wide.lists, *rates, nesterov, is_first_step, maximize)
+        sgd_steps(p, g, wide.lists[0], *rates, nesterov, is_first_step, maximize)
         wide.write_back()
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import repkernels
 from repkernels.nn import functional
 from repkernels.ops.grouped_sum import NOTHING, _grouped_sum
+from repkernels.reproducible import library
 
 WHY = "torch takes the terms, or equal elements, in another order on each device"
 Dim = int | Sequence[int] | None
@@ -20,11 +20,11 @@ def _dims(dim: Dim) -> Dim:
 
 
 def _sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    return repkernels.sum(input, _dims(dim), keepdim, dtype=dtype)
+    return library.sum(input, _dims(dim), keepdim, dtype=dtype)
 
 
 def _mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    return repkernels.mean(input, _dims(dim), keepdim, dtype=dtype)
+    return library.mean(input, _dims(dim), keepdim, dtype=dtype)
 
 
 def _spread(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
@@ -44,41 +44,41 @@ def _spread(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 
 
 def _norm(input: Tensor, p: Any = 2, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    return repkernels.norm(input, 2 if p is None else p, _dims(dim), keepdim, dtype=dtype)
+    return library.norm(input, 2 if p is None else p, _dims(dim), keepdim, dtype=dtype)
 
 
 def _amax(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    return repkernels.amax(input, dim, keepdim)
+    return library.amax(input, dim, keepdim)
 
 
 def _amin(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    return repkernels.amin(input, dim, keepdim)
+    return library.amin(input, dim, keepdim)
 
 
 def _aminmax(input: Tensor, *, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     dims = () if dim is None else dim
-    return repkernels.amin(input, dims, keepdim), repkernels.amax(input, dims, keepdim)
+    return library.amin(input, dims, keepdim), library.amax(input, dims, keepdim)
 
 
 def _sort(input: Tensor, *args: Any, stable: bool | None = None, **kwargs: Any) -> Any:
-    return tuple(repkernels.sort(input, *args, **kwargs))
+    return tuple(library.sort(input, *args, **kwargs))
 
 
 def _topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     if input.dtype == torch.bool:
         raise NotImplementedError("topk of bool is not supported")
-    return tuple(repkernels.topk(input, k, dim, largest, sorted))
+    return tuple(library.topk(input, k, dim, largest, sorted))
 
 
 def _argsort(input: Tensor, *args: Any, stable: bool | None = None, **kwargs: Any) -> Tensor:
-    return repkernels.argsort(input, *args, **kwargs)
+    return library.argsort(input, *args, **kwargs)
 
 
 def _kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    values, indices = repkernels.sort(input, dim)
+    values, indices = library.sort(input, dim)
     place = torch.tensor([k - 1], device=input.device)
     chosen = [x.index_select(dim, place) if input.ndim else x for x in (values, indices)]
-    return tuple(x if keepdim or not input.ndim else x.squeeze(dim) for x in chosen)  # type: ignore[return-value]
+    return tuple(x if keepdim or not input.ndim else x.squeeze(dim) for x in chosen)
 
 
 def _prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -99,7 +99,7 @@ def _prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype
 
 
 def _cumsum(input: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    return repkernels.cumsum(input, dim, dtype=dtype)
+    return library.cumsum(input, dim, dtype=dtype)
 
 
 def _embedding_gradient(
@@ -115,14 +115,14 @@ def _index_put(
 ) -> Tensor:
     """Summed by SUM in row-major order of the indices, or, where places repeat, the last value in that order."""
     if all(i is None or i.dtype in (torch.bool, torch.uint8) for i in indices) and not accumulate:
-        return torch.index_put(input, indices, values)  # a mask names no place twice
+        return torch.index_put(input, list(indices), values)  # a mask names no place twice
     places = torch.arange(input.numel(), device=input.device).view(input.shape)[tuple(_slices(indices))]
     flat, source = input.reshape(-1), values.expand(places.shape).reshape(-1).to(input.dtype)
     places = places.reshape(-1)
     if accumulate:
         if not input.is_floating_point():
-            return torch.index_put(input, indices, values, True)
-        return repkernels.index_add(flat, 0, places, source).view(input.shape)
+            return torch.index_put(input, list(indices), values, True)
+        return library.index_add(flat, 0, places, source).view(input.shape)
     return _last(flat, 0, places, source).view(input.shape)
 
 
@@ -172,11 +172,11 @@ def _scatter_reduce(
     if reduce not in ("sum", "add"):
         raise NotImplementedError(f"scatter_reduce by {reduce!r} is not supported")
     base = input if include_self else torch.scatter(input, dim, index, 0)
-    return repkernels.scatter_add(base, dim, index, src)
+    return library.scatter_add(base, dim, index, src)
 
 
 def _index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    return repkernels.index_add(input, dim, index, source, alpha=alpha)
+    return library.index_add(input, dim, index, source, alpha=alpha)
 
 
 def _col2im(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
@@ -194,7 +194,7 @@ def _unfold_backward(grad: Tensor, input_sizes: Sequence[int], dim: int, size: i
 
 
 def _trace(input: Tensor) -> Tensor:
-    return repkernels.sum(input.diagonal())
+    return library.sum(input.diagonal())
 
 
 def _histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
@@ -202,38 +202,38 @@ def _histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Te
     x = input.reshape(-1)
     low, high = torch.tensor(min, dtype=x.dtype), torch.tensor(max, dtype=x.dtype)
     if min == max and x.numel():
-        low, high = (t.cpu() for t in (repkernels.amin(x), repkernels.amax(x)))
+        low, high = (t.cpu() for t in (library.amin(x), library.amax(x)))
     low, high = (low - 1, high + 1) if low == high else (low, high)
     x = x[(x >= low.item()) & (x <= high.item())]
-    place = repkernels.div((x - low.item()) * bins, (high - low).to(x.device)).floor().long().clamp(max=bins - 1)
+    place = library.div((x - low.item()) * bins, (high - low).to(x.device)).floor().long().clamp(max=bins - 1)
     return torch.bincount(place, minlength=bins).to(input.dtype)
 
 
 ATEN: dict[str, Callable[..., Any]] = {
     "sum": _sum,
     "mean": _mean,
-    **_spread(repkernels.var),
-    **_spread(repkernels.std),
-    **_spread(repkernels.var_mean),
-    **_spread(repkernels.std_mean),
+    **_spread(library.var),
+    **_spread(library.std),
+    **_spread(library.var_mean),
+    **_spread(library.std_mean),
     "linalg_vector_norm": _norm,
     "norm": _norm,
     "prod": _prod,
     "amax": _amax,
     "amin": _amin,
     "aminmax": _aminmax,
-    "max": repkernels.max,
-    "min": repkernels.min,
-    "argmax": repkernels.argmax,
-    "argmin": repkernels.argmin,
-    "logsumexp": repkernels.logsumexp,
+    "max": library.max,
+    "min": library.min,
+    "argmax": library.argmax,
+    "argmin": library.argmin,
+    "logsumexp": library.logsumexp,
     "cumsum": _cumsum,
     "sort": _sort,
     "argsort": _argsort,
     "topk": _topk,
     "kthvalue": _kthvalue,
     "histc": _histc,
-    "bincount": repkernels.bincount,
+    "bincount": library.bincount,
     "embedding_dense_backward": _embedding_gradient,
     "index_put": _index_put,
     "_index_put_impl": _index_put,
@@ -241,7 +241,7 @@ ATEN: dict[str, Callable[..., Any]] = {
     "index_add": _index_add,
     "index_copy": _index_copy,
     "put": _put,
-    "scatter_add": repkernels.scatter_add,
+    "scatter_add": library.scatter_add,
     "scatter_reduce": _scatter_reduce,
     "scatter.src": _scatter,
     "scatter.value": _scatter_value,

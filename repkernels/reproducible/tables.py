@@ -22,6 +22,7 @@ from repkernels.reproducible.safe import IEEE, ON_INTEGERS, SAFE
 from repkernels.reproducible.variants import in_place, into_out, one_by_one
 
 PASS, OURS, COMPOSITE, UNKNOWN = "safe", "ours", "composite", "not reproducible"
+SILENT = ("prim", "profiler", "debugprims")
 _NAMED = "it is no operation of aten, and what it computes is not known here"
 _FAMILIES = (contractions, creation, elementwise, losses, norms, optimizers, pooling, random, reductions)
 _OURS: dict[str, Callable[..., Any]] = {name: f for family in _FAMILIES for name, f in family.ATEN.items()}
@@ -42,7 +43,7 @@ def look_up(op: Any) -> Entry:
     """The entry of an OpOverload, whatever its operands are."""
     if op.namespace == "repkernels":
         return Entry(PASS, "this library's")
-    if op.namespace in ("prim", "profiler", "debugprims"):
+    if op.namespace in SILENT:
         return Entry(PASS, "computes nothing")
     if op.namespace != "aten":
         return Entry(UNKNOWN, _NAMED)
