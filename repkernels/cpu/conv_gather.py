@@ -5,6 +5,7 @@ the rows have zeros.
 """
 
 import numpy as np
+from numba import njit
 
 from repkernels.cpu.compile import kernel
 
@@ -37,14 +38,24 @@ def gather_pixels(x, plane, steps, channels, order, first, count, deep, high, wi
                     for kw in range(wide.shape[1]):
                         place = wide[column, kw]
                         target = start + tap * by_tap
-                        if z < 0 or y < 0 or place < 0:
-                            for c in range(channels):
-                                rows[target + c * by_channel] = 0
-                        else:
-                            place += (z * size[1] + y) * size[2]
-                            source = s * plane + base + sample * of_sample + place * of_place
+                        source = s * plane + base + sample * of_sample
+                        source += ((z * size[1] + y) * size[2] + place) * of_place
+                        meets = z >= 0 and y >= 0 and place >= 0
+                        if by_channel == 1 and of_channel == 1:
+                            out = rows[target : target + channels]
+                            if meets:
+                                run = x[source : source + channels]
+                                for c in range(channels):
+                                    out[c] = run[c]
+                            else:
+                                for c in range(channels):
+                                    out[c] = 0
+                        elif meets:
                             for c in range(channels):
                                 rows[target + c * by_channel] = x[source + c * of_channel]
+                        else:
+                            for c in range(channels):
+                                rows[target + c * by_channel] = 0
                         tap += 1
 
 
@@ -52,7 +63,8 @@ def gather_pixels(x, plane, steps, channels, order, first, count, deep, high, wi
 def gather_taps(x, plane, steps, first, count, start, stop, deep, high, wide, size, rows, width):
     """rows[s, j, k] = the element of plane s that row first + j meets at pixel start + k < stop; zeros up to `width`.
 
-    As `gather_pixels`, with the roles exchanged: a row is (channel, tap) flattened.
+    As `gather_pixels`, with the roles exchanged: a row is (channel, tap) flattened. The tables are those of
+    `positions`, in which what a tap meets lies a stride apart.
     """
     of_sample, of_place, of_channel, base = steps
     across = wide.shape[0]
@@ -60,6 +72,11 @@ def gather_taps(x, plane, steps, first, count, start, stop, deep, high, wide, si
     taps_high, taps_wide = high.shape[1], wide.shape[1]
     taps = deep.shape[1] * taps_high * taps_wide
     planes = rows.size // (count * width)
+    lows, highs, step = np.zeros(taps_wide, np.int64), np.zeros(taps_wide, np.int64), 1
+    for tap in range(taps_wide):
+        lows[tap], highs[tap] = span(wide, tap)
+        if highs[tap] - lows[tap] > 1:
+            step = wide[lows[tap] + 1, tap] - wide[lows[tap], tap]
     for s in range(planes):
         for j in range(count):
             channel, tap = (first + j) // taps, (first + j) % taps
@@ -71,19 +88,42 @@ def gather_taps(x, plane, steps, first, count, start, stop, deep, high, wide, si
                 sample, pixel = k // pixels, k % pixels
                 column, line = pixel % across, pixel // across
                 z, y = deep[line // high.shape[0], kd], high[line % high.shape[0], kh]
-                last = min(across, column + stop - k)
-                if z < 0 or y < 0:
-                    for i in range(column, last):
-                        rows[target + i - column] = 0
+                count_here = min(across - column, stop - k)
+                out = rows[target : target + count_here]
+                low, upper = max(lows[kw] - column, 0), min(highs[kw] - column, count_here)
+                if z < 0 or y < 0 or low >= upper:
+                    for i in range(count_here):
+                        out[i] = 0
                 else:
-                    source = origin + sample * of_sample + (z * size[1] + y) * size[2] * of_place
-                    for i in range(column, last):
-                        place = wide[i, kw]
-                        rows[target + i - column] = x[source + place * of_place] if place >= 0 else x.dtype.type(0)
-                target += last - column
-                k += last - column
+                    for i in range(low):
+                        out[i] = 0
+                    source = origin + sample * of_sample
+                    source += ((z * size[1] + y) * size[2] + wide[column + low, kw]) * of_place
+                    if step * of_place == 1:
+                        run, into = x[source : source + upper - low], out[low:upper]
+                        for i in range(upper - low):
+                            into[i] = run[i]
+                    else:
+                        for i in range(upper - low):
+                            out[low + i] = x[source + i * step * of_place]
+                    for i in range(upper, count_here):
+                        out[i] = 0
+                target += count_here
+                k += count_here
             for i in range(target, (s * count + j + 1) * width):
                 rows[i] = 0
+
+
+@njit
+def span(table, tap):
+    """The first position that meets something by this tap, and the one after the last."""
+    low, high = 0, 0
+    for i in range(table.shape[0]):
+        if table[i, tap] >= 0:
+            if high == 0:
+                low = i
+            high = i + 1
+    return low, high
 
 
 def positions(size: int, kernel: int, stride: int, padding: int, dilation: int, output: int) -> np.ndarray:

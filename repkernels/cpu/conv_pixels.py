@@ -259,8 +259,15 @@ def _finish(line, first, m, column, n, sizes, places, bias, out, strides):
             for j in range(n):
                 out[at + j] = line[i * n + j] + zero
     else:
-        for j in range(n):
-            at = (column + j) * strides[1]
-            for i in range(m):
-                out[at + places[i]] = line[i * n + j] + zero
+        start = 0
+        while start < m:  # pixels that lie side by side
+            stop = start + 1
+            while stop < m and places[stop] == places[stop - 1] + 1:
+                stop += 1
+            for j in range(n):
+                at = places[start] + (column + j) * strides[1]
+                run = out[at : at + stop - start]
+                for i in range(stop - start):
+                    run[i] = line[(start + i) * n + j] + zero
+            start = stop
     restore(state)
