@@ -37,6 +37,7 @@ def operation(
 
     def forward(ctx: Any, *args: Any) -> Any:
         output = compute(*args)
+        output = tuple(_own(x) for x in output) if isinstance(output, tuple) else _own(output)
         setup_context(ctx, args, output)
         return output
 
@@ -57,6 +58,11 @@ def operation(
         return recorded.apply(*args) if _recorded(args) else compute(*args)
 
     return call
+
+
+def _own(x: Any) -> Any:
+    """x, if it is a view, as a tensor by itself: torch refuses to change an autograd.Function's view in place."""
+    return x.data if isinstance(x, Tensor) and x._is_view() else x
 
 
 def _recorded(args: tuple[Any, ...]) -> bool:
