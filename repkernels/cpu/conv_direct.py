@@ -1,5 +1,4 @@
-"""Convolutions output by output, each the chain of the specification: for outputs that non-finite elements take part
-in, and for depthwise ones.
+"""Convolutions output by output, each the chain of the specification: for those that non-finite elements take part in.
 
 Where a chain is NaN it stays NaN, so it ends there.
 """

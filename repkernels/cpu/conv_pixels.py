@@ -13,6 +13,7 @@ from torch import Tensor
 
 from repkernels.cpu.blocks import Block, blocks, is_small
 from repkernels.cpu.compile import kernel
+from repkernels.cpu.conv_depthwise import depthwise_lines
 from repkernels.cpu.conv_direct import direct_pixels
 from repkernels.cpu.conv_gather import gather_pixels
 from repkernels.cpu.fixed_products import FEWEST
@@ -21,7 +22,7 @@ from repkernels.cpu.fixed_sum import LANES, SLAB, STEP, sum_block
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.cpu.functions import numbers
 from repkernels.cpu.matmul_fixed import MOST, NARROW
-from repkernels.cpu.matmul_ordered import chains
+from repkernels.cpu.matmul_ordered import CHUNK, chains
 from repkernels.cpu.memory import memory, widened
 from repkernels.cpu.multiply import GROUPS, INTEGER_GROUPS
 from repkernels.cpu.quantize import quantize
@@ -71,11 +72,11 @@ def contract(
     wide = np.float64 if out.dtype == torch.float64 else np.float32
     offset = np.empty(0, wide) if bias is None else numbers(widened(bias).contiguous())
     call = _Call(x, weight.contiguous(), offset, out, tables, absent)
-    groups, results, channels, _ = weight.shape
+    groups, results, channels, taps = weight.shape
     if digits:
         _fixed(call, digits, pointwise)
-    elif channels == 1 and groups > 1:
-        _direct(call, np.ones((len(x), groups), np.uint8), np.zeros(groups * results, np.uint8), False)
+    elif groups > 1 and (results if absent else channels) == 1 and channels * taps <= CHUNK:
+        _depthwise(call)
     else:
         _ordered(call)
 
@@ -99,6 +100,17 @@ def _ordered(call: _Call) -> None:
         broken = (~np.isfinite(weight)).reshape(groups * results, k).any(1)
         if broken.any():
             _direct(call, np.zeros((len(call.x), groups), np.uint8), broken.astype(np.uint8), False)
+
+
+def _depthwise(call: _Call) -> None:
+    x = numbers(widened(call.x).contiguous()).reshape(-1)
+    groups, results, channels, taps = call.weight.shape
+    layers = len(call.x) * groups * results * len(call.tables[0])
+    work = call.rows * groups * results * channels * taps
+    spread(
+        depthwise_lines, layers, work, x, groups, channels, *call.tables, call.size, numbers(call.weight).reshape(-1),
+        results, call.bias, memory(call.out), call.out.stride(), call.absent,
+    )  # fmt: skip
 
 
 def _fixed(call: _Call, digits: int, pointwise: bool) -> None:
