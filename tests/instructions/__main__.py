@@ -27,7 +27,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.instructions", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all by default")
     parser.add_argument("--forbidden", action="store_true", help="check that each forbidden thing is caught")
-    parser.add_argument("--few", action="store_true", help="on sm_90 no more variants than elsewhere")
+    parser.add_argument(
+        "--few", action="store_true", help="fewer variants: of products of tiles and one of each other kernel"
+    )
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     if unknown := set(options.targets) - set(TARGETS):

@@ -8,7 +8,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -91,18 +91,20 @@ class _Device(NamedTuple):
 
 
 @contextmanager
-def launches(target: str, skip: Set[str] = frozenset()) -> Iterator[list[Compiled]]:
+def launches(target: str, skip: set[str] | None = None) -> Iterator[list[Compiled]]:
     """Collects what the launches inside the block compile to on `target`. Tensors live on the CPU, unwritten.
 
-    skip: names of kernels whose launch does nothing.
+    skip: names of kernels whose launch does nothing, to which those compiled here are added: each is compiled once.
     """
     seen: list[Compiled] = []
     touched: set[JITFunction] = set()
     run = JITFunction.run
 
     def compile_only(self: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        if self.fn.__name__ in skip:
-            return None
+        if skip is not None:
+            if self.fn.__name__ in skip:
+                return None
+            skip.add(self.fn.__name__)
         if self not in touched:
             # Compiled kernels are kept by device, and every target is device 0 here.
             touched.add(self)

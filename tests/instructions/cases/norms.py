@@ -36,7 +36,9 @@ def cases(target: str) -> Iterator[Case]:
     """All that is checked on `target`."""
     full = everything(target)
     yield Case("layer_norm bf16", partial(_rows, layer_norm, 8192, 4096, BF16, False, True))
-    yield Case("layer_norm fp32 odd", partial(_rows, layer_norm, 77, 333, FP32, True, True))
+    # Not 33 to 512 columns: for AMD, Triton 3.6 takes a minute over a backward program of several such rows.
+    yield Case("layer_norm fp32 odd", partial(_rows, layer_norm, 77, 777, FP32, True, True))
+    yield Case("layer_norm fp32 short, odd", partial(_rows, layer_norm, 77, 5, FP32, True, True))
     yield Case("rms_norm bf16", partial(_rows, rms_norm, 8192, 1024, BF16, False, False))
     yield Case("layer_norm bf16 long", partial(_rows, layer_norm, 100, 65536, BF16, False, True))
     yield Case("batch_norm bf16 odd", partial(_channels, (3, 6, 121), BF16, True))
