@@ -4,6 +4,7 @@ from torch import Tensor
 
 from repkernels.convolution import Convolution
 from repkernels.kernels import conv_fixed, conv_native, conv_ordered, conv_weight_ordered
+from repkernels.kernels.conv_nonfinite import fix_forward, fix_input_gradient, fix_weight_gradient
 
 
 def conv(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, contract: str) -> None:
@@ -13,19 +14,19 @@ def conv(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution,
     elif contract == "native":
         conv_native.forward(x, w, bias, out, c)
     else:
-        conv_fixed.forward(x, w, bias, out, c, _digits(contract))
+        flags = conv_fixed.forward(x, w, bias, out, c, _digits(contract))
+        fix_forward(x, w, bias, out, c, *flags)
 
 
-def conv_input_gradient(
-    g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, contract: str
-) -> None:
+def conv_input_gradient(g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, contract: str) -> None:
     """g (N, O, D', H', W') with w (O, C / groups, kd, kh, kw) + bias (C,) into out (N, C, D, H, W), any strides."""
     if contract == "ordered":
         conv_ordered.input_gradient(g, w, bias, out, c)
     elif contract == "native":
         conv_native.input_gradient(g, w, bias, out, c)
     else:
-        conv_fixed.input_gradient(g, w, bias, out, c, _digits(contract))
+        flags = conv_fixed.input_gradient(g, w, bias, out, c, _digits(contract))
+        fix_input_gradient(g, w, bias, out, c, *flags)
 
 
 def conv_weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, contract: str) -> None:
@@ -35,7 +36,8 @@ def conv_weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, cont
     elif contract == "native":
         conv_native.weight_gradient(g, x, out, c)
     else:
-        conv_fixed.weight_gradient(g, x, out, c, _digits(contract))
+        flags = conv_fixed.weight_gradient(g, x, out, c, _digits(contract))
+        fix_weight_gradient(g, x, out, c, *flags[:2])
 
 
 def _digits(contract: str) -> int:

@@ -115,26 +115,12 @@ def place(m, origins, f, P, PH, PW, SD, SH, SW):
     return m // P, d, h, w
 
 
-@triton.jit(
-    do_not_specialize=[
-        "N",
-        "CPG",
-        "CROSS",
-        "D",
-        "H",
-        "W",
-        "P",
-        "PH",
-        "PW",
-        "LINE",
-        "KW",
-        "DILH",
-        "DILW",
-        "PADH",
-        "PADW",
-        "stride_n",
-    ]
-)
+_UNSPECIALISED = [
+    "N", "CPG", "CROSS", "D", "H", "W", "P", "PH", "PW", "KW", "DILH", "DILW", "PADH", "PADW", "stride_n",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_UNSPECIALISED)
 def digits_kernel(
     x, extent, planes, scale, origins, N, CPG, CROSS, D, H, W, P, PH, PW, SD, SH, SW, KW, DILH, DILW, PADH, PADW,
     LINE, PHASES,
@@ -261,8 +247,8 @@ def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, sam
     BP = 4096 // BC
     programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(M, BP)
     launch(digits_kernel, (programs,), x, samples, rows, scale, at, N, cpg, cross, *x.shape[2:], P, *grid.pitch[1:],
-           *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], M, F, *x.stride(), plane, M * cpad, cpad, 1, cpad, PIXELS=True,
-           SPREAD=grid.spread, BC=BC, BP=BP, **common)  # fmt: skip
+           *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], M, F, *x.stride(), plane, M * cpad, cpad, 1, cpad,
+           PIXELS=True, SPREAD=grid.spread, BC=BC, BP=BP, **common)  # fmt: skip
     return Planes(rows, scale)
 
 
@@ -279,7 +265,8 @@ def elements(x: Tensor, c: Convolution, grid: Grid, stride: Triple, multiple: in
     BC = min(64, triton.next_power_of_2(cpad))
     programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(line, 4096 // BC)
     launch(digits_kernel, (programs,), x, x, rows, x, origins(grid.phases, x.device), N, cpg, cross, *x.shape[2:], P,
-           *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F, *x.stride(), 0, line * cpad, cpad, 1, cpad,
+           *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F,
+           *x.stride(), 0, line * cpad, cpad, 1, cpad,
            S=0, LAST=0, PIXELS=True, SPREAD=grid.spread, BC=BC, BP=4096 // BC)  # fmt: skip
     return rows
 
@@ -299,8 +286,8 @@ def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, chan
     BP = 4096 // BC
     programs = c.groups * F * triton.cdiv(cross, BC) * triton.cdiv(line, BP)
     launch(digits_kernel, (programs,), x, channels, rows, scale, origins(grid.phases, x.device), N, cpg, cross,
-           *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F, *x.stride(),
-           rows.stride(0), cross * line, 1, line, cross, PIXELS=False, SPREAD=grid.spread, BC=BC, BP=BP, S=S,
+           *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F,
+           *x.stride(), rows.stride(0), cross * line, 1, line, cross, PIXELS=False, SPREAD=grid.spread, BC=BC, BP=BP, S=S,
            LAST=LAST_SIGNIFICAND[S])  # fmt: skip
     return Planes(rows, scale)
 

@@ -94,10 +94,14 @@ def conv_fixed_kernel(
 
 
 class Scales(NamedTuple):
-    """2 * e + flag of each row and each column of the products, (groups, vectors): which hold a non-finite element."""
+    """2 * e + flag of each row and each column of the products, (groups, vectors): which hold a non-finite element.
+
+    pitch: of the line that rows lie on, where they are positions.
+    """
 
     rows: Tensor
     cols: Tensor
+    pitch: Triple
 
 
 class _Shape(NamedTuple):
@@ -159,7 +163,7 @@ def forward(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convoluti
     a = by_pixels(x, c, grid, S, c.stride, None if c.pointwise else extents(x, c.groups, True, False)[0])
     b = weight_digits(w, c.groups, S, grid.spread, False)
     _over_channels(a, b, grid.taps, grid.pitch, bias, out, S)
-    return Scales(a.scale, b.scale)
+    return Scales(a.scale, b.scale, grid.pitch)
 
 
 def input_gradient(g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, S: int) -> Scales:
@@ -174,7 +178,7 @@ def input_gradient(g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Co
         part = out[:, :, pd :: c.stride[0], ph :: c.stride[1], pw :: c.stride[2]]
         if taps and part.numel():
             _over_channels(a, b, taps, grid.pitch, bias, part, S)
-    return Scales(a.scale, b.scale)
+    return Scales(a.scale, b.scale, grid.pitch)
 
 
 def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, S: int) -> Scales:
@@ -190,7 +194,7 @@ def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, S: int) -
     _product(a, b, shifts(grid.taps, g.device), shape, line, True, None, target, S)
     if target is not out:
         out.copy_(target)
-    return Scales(a.scale, b.scale)
+    return Scales(a.scale, b.scale, grid.pitch)
 
 
 def _over_channels(

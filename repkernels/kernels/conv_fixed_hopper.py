@@ -22,17 +22,25 @@ step, places, store, group_of = (
 )
 
 
+# Beyond every row's end, and on a border: copies from there bring zeros.
+NOWHERE = gl.constexpr(1 << 24)
+
+
 @gluon.jit
 def load_step(
-    digits_a, digits_b, tiles_a, tiles_b, ready, row_a, k_a, row_b, k_b, plane_a, plane_b, stage, wanted,
-    S: gl.constexpr,
+    digits_a, digits_b, tiles_a, tiles_b, bar, i, last, batch, row, col, table, M, N, TAPS, SECTIONS_A, SECTIONS_B, PER,
+    plane_a, plane_b, stage, wanted, S: gl.constexpr, U: gl.constexpr, LINES: gl.constexpr,
 ):  # fmt: skip
-    """Starts the copies of one step of all digits of both operands into a stage."""
-    bar = ready.index(stage)
-    mbarrier.expect(bar, S * (digits_a.block_type.nbytes + digits_b.block_type.nbytes), wanted)
-    for i in gl.static_range(S):
-        async_load(digits_a, [row_a + i * plane_a, k_a], bar, tiles_a.index(stage * S + i), wanted)
-        async_load(digits_b, [row_b + i * plane_b, k_b], bar, tiles_b.index(stage * S + i), wanted)
+    """Starts the copies of U steps from i on, of all digits of both operands, into a stage; zeros from `last` on."""
+    mbarrier.expect(bar, U * S * (digits_a.block_type.nbytes + digits_b.block_type.nbytes), wanted)
+    for u in gl.static_range(U):
+        row_a, k_a, row_b, k_b = step(gl.minimum(i + u, last - 1), batch, row, col, table, M, N, TAPS, SECTIONS_A,
+                                      SECTIONS_B, PER, digits_a.block_type.shape[1], LINES)  # fmt: skip
+        k_a = gl.where(i + u < last, k_a, NOWHERE)
+        for d in gl.static_range(S):
+            at = (stage * U + u) * S + d
+            async_load(digits_a, [row_a + d * plane_a, k_a], bar, tiles_a.index(at), wanted)
+            async_load(digits_b, [row_b + d * plane_b, k_b], bar, tiles_b.index(at), wanted)
 
 
 @gluon.jit(do_not_specialize=[*UNSPECIALISED, "STEPS", "SPLITS", "SPAN"])
@@ -40,18 +48,18 @@ def conv_hopper_kernel(
     digits_a, digits_b, part, STEPS, SPLITS, SPAN, table, scale_a, scale_b, bias, out, BATCH, M, N, TAPS, SECTIONS_A,
     SECTIONS_B, PER, P, PH, PW, OD, OH, OW, stride_n, stride_c, stride_d, stride_h, stride_w, CPG, ACROSS,
     S: gl.constexpr, LINES: gl.constexpr, BIAS: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
-    REGISTERS: gl.constexpr, SPLIT: gl.constexpr, num_warps: gl.constexpr,
+    U: gl.constexpr, REGISTERS: gl.constexpr, SPLIT: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """Persistent over (batch, split, tile). A split covers SPAN steps of k, of which int32 holds every sum."""
+    """Persistent over (batch, split, tile). A split covers SPAN steps of k, U to a stage; int32 holds their sums."""
     BM: gl.constexpr = digits_a.block_type.shape[0]
     BN: gl.constexpr = digits_b.block_type.shape[0]
     BK: gl.constexpr = digits_a.block_type.shape[1]
     mma: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, min(BN, 128), 32]
     )
-    IN_FLIGHT: gl.constexpr = 0 if REGISTERS else (0, 1, 4, 8, 13)[S]
-    tiles_a = gl.allocate_shared_memory(gl.int8, [STAGES * S, BM, BK], digits_a.layout)
-    tiles_b = gl.allocate_shared_memory(gl.int8, [STAGES * S, BN, BK], digits_b.layout)
+    IN_FLIGHT: gl.constexpr = 0 if REGISTERS else U * (0, 1, 4, 8, 13)[S]
+    tiles_a = gl.allocate_shared_memory(gl.int8, [STAGES * U * S, BM, BK], digits_a.layout)
+    tiles_b = gl.allocate_shared_memory(gl.int8, [STAGES * U * S, BN, BK], digits_b.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
@@ -65,11 +73,10 @@ def conv_hopper_kernel(
     next_step = split * SPAN
     last_step = gl.minimum(next_step + SPAN, STEPS)
     for i in gl.static_range(STAGES - 1):
-        row_a, k_a, row_b, k_b = step(next_step, batch, row, col, table, M, N, TAPS, SECTIONS_A, SECTIONS_B, PER, BK,
-                                      LINES)  # fmt: skip
-        load_step(digits_a, digits_b, tiles_a, tiles_b, ready, row_a, k_a, row_b, k_b, plane_a, plane_b, i,
-                  next_item < items, S)  # fmt: skip
-        next_step += 1
+        load_step(digits_a, digits_b, tiles_a, tiles_b, ready.index(i), next_step, last_step, batch, row, col, table,
+                  M, N, TAPS, SECTIONS_A, SECTIONS_B, PER, plane_a, plane_b, i, next_item < items, S, U,
+                  LINES)  # fmt: skip
+        next_step += U
         if next_step >= last_step:
             next_item += programs
             batch, split, row, col = place(gl.minimum(next_item, items - 1), M, N, BM, BN, SPLITS, GROUP)
@@ -82,16 +89,16 @@ def conv_hopper_kernel(
         c0 = gl.zeros((BM, BN), gl.int32, mma)
         c1, c2, c3, c4 = c0, c0, c0, c0
         this_batch, this_split, this_row, this_col = place(item, M, N, BM, BN, SPLITS, GROUP)
-        for _ in range(this_split * SPAN, gl.minimum(this_split * SPAN + SPAN, STEPS)):
-            row_a, k_a, row_b, k_b = step(next_step, batch, row, col, table, M, N, TAPS, SECTIONS_A, SECTIONS_B, PER,
-                                          BK, LINES)  # fmt: skip
+        for _ in range(this_split * SPAN, gl.minimum(this_split * SPAN + SPAN, STEPS), U):
             mbarrier.wait(ready.index(stage), phase)
-            c0, c1, c2, c3, c4 = products(tiles_a, tiles_b, stage, c0, c1, c2, c3, c4, S, REGISTERS, mma)
+            for u in gl.static_range(U):
+                c0, c1, c2, c3, c4 = products(tiles_a, tiles_b, stage * U + u, c0, c1, c2, c3, c4, S, REGISTERS, mma)
             c0, c1, c2, c3, c4 = settled(c0, c1, c2, c3, c4, S, IN_FLIGHT)
             free = gl.where(stage == 0, STAGES - 1, stage - 1)
-            load_step(digits_a, digits_b, tiles_a, tiles_b, ready, row_a, k_a, row_b, k_b, plane_a, plane_b, free,
-                      next_item < items, S)  # fmt: skip
-            next_step += 1
+            load_step(digits_a, digits_b, tiles_a, tiles_b, ready.index(free), next_step, last_step, batch, row, col,
+                      table, M, N, TAPS, SECTIONS_A, SECTIONS_B, PER, plane_a, plane_b, free, next_item < items, S, U,
+                      LINES)  # fmt: skip
+            next_step += U
             if next_step >= last_step:
                 next_item += programs
                 batch, split, row, col = place(gl.minimum(next_item, items - 1), M, N, BM, BN, SPLITS, GROUP)
@@ -136,5 +143,6 @@ def conv_hopper(
         TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [block, c.BK], _layout(block, c.BK))
         for rows, block in ((a, c.BM), (b, c.BN))
     )
-    launch(conv_hopper_kernel, (programs,), *descriptors, *arguments, GROUP=c.GROUP, STAGES=c.num_stages,
-           REGISTERS=REGISTERS[constexprs["S"]], num_warps=c.num_warps, **constexprs)  # fmt: skip
+    U = 128 // c.BK
+    launch(conv_hopper_kernel, (programs,), *descriptors, *arguments, GROUP=c.GROUP, STAGES=max(2, c.num_stages // U),
+           U=U, REGISTERS=REGISTERS[constexprs["S"]], num_warps=c.num_warps, **constexprs)  # fmt: skip

@@ -19,17 +19,19 @@ from repkernels.kernels.conv_digits import elements
 from repkernels.kernels.conv_fixed import spread_for_few
 from repkernels.kernels.conv_fixed_finish import UNSPECIALISED, places, step
 from repkernels.kernels.conv_grid import Tap, backwards, grid_of, shifts, steps
+from repkernels.kernels.conv_native_hopper import conv_native_hopper
 from repkernels.kernels.launch import launch
+from repkernels.kernels.matmul_fixed_hopper import on_hopper
 from repkernels.kernels.matmul_native import lacks_bfloat16
 from repkernels.kernels.operand import describe
 
 CHUNK = 4096
 
 CONFIGURATIONS = (
-    Configuration(128, 256, 64, 8, 3),
-    Configuration(128, 128, 64, 8, 4),
-    Configuration(128, 64, 64, 4, 4),
-    Configuration(64, 64, 64, 4, 5),
+    Configuration(128, 256, 64, 8, 4),
+    Configuration(128, 128, 64, 8, 5),
+    Configuration(128, 64, 64, 8, 6),
+    Configuration(64, 64, 64, 4, 6),
 )
 LINES = (Configuration(128, 128, 64, 8, 4), Configuration(64, 64, 64, 4, 4))
 
@@ -52,8 +54,10 @@ def conv_native_kernel(
             acc = tl.dot(a.load([row_a, k_a]), b.load([row_b, k_b]).T, acc)
         rows = pm * BM + tl.arange(0, BM)
         cols = pn * BN + tl.arange(0, BN)
-        at_rows, at_cols, in_rows, in_cols = places(batch, rows, cols, M, N, TAPS, P, PH, PW, OD, OH, OW, 1, 1,
-                                                    stride_n, stride_c, stride_d, stride_h, stride_w, False)  # fmt: skip
+        at_rows, at_cols, in_rows, in_cols = places(
+            batch, rows, cols, M, N, TAPS, P, PH, PW, OD, OH, OW, 1, 1,
+            stride_n, stride_c, stride_d, stride_h, stride_w, False,
+        )  # fmt: skip
         if BIAS:
             acc = acc + tl.load(bias + batch * N + cols, mask=in_cols, other=0.0).to(tl.float32)[None, :]
         y = positive_zeros(acc, out.dtype.element_ty).to(out.dtype.element_ty)
@@ -172,11 +176,16 @@ def _over_channels(
     c = c._replace(BN=max(16, min(c.BN, triton.next_power_of_2(N))), BK=max(16, min(c.BK, triton.next_power_of_2(K))))
     c = fitted(c, 2, out.device)
     per = triton.cdiv(K, c.BK)
-    launch(conv_native_kernel, (min(groups * c.tiles(M, N), processors(out.device)),),
-           describe(a.view(-1, K), [c.BM, c.BK]), describe(b.view(-1, b.shape[-1]), [c.BN, c.BK]), per * len(taps),
-           steps(taps, M, out.device), out if bias is None else bias, out, groups, M, N, len(taps), a.shape[1],
-           b.shape[1], per, math.prod(pitch), *pitch[1:], *out.shape[2:], *out.stride(), BIAS=bias is not None,
-           BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
+    programs = min(groups * c.tiles(M, N), processors(out.device))
+    arguments = (per * len(taps), steps(taps, M, out.device), out if bias is None else bias, out, groups, M, N,
+                 len(taps), a.shape[1], b.shape[1], per, math.prod(pitch), *pitch[1:], *out.shape[2:],
+                 *out.stride())  # fmt: skip
+    if on_hopper(out.device) and c.BM == 16 * c.num_warps and c.num_stages > 1:
+        conv_native_hopper(c, a.view(-1, K), b.view(-1, b.shape[-1]), arguments, programs, bias is not None)
+        return
+    launch(conv_native_kernel, (programs,), describe(a.view(-1, K), [c.BM, c.BK]),
+           describe(b.view(-1, b.shape[-1]), [c.BN, c.BK]), *arguments, BIAS=bias is not None, BM=c.BM, BN=c.BN,
+           BK=c.BK, GROUP=c.GROUP, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
 
 
 def _refuse(a: Tensor) -> None:
