@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repkernels.ops import losses
 from repkernels.ops.cross_entropy import cross_entropy
+from repkernels.ops.ctc_loss import ctc_loss
 from repkernels.ops.nll_loss import nll_loss
 
 
@@ -81,3 +82,12 @@ class KLDivLoss(torch.nn.KLDivLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return losses.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class CTCLoss(torch.nn.CTCLoss):
+    """torch.nn.CTCLoss, as `nn.functional.ctc_loss`."""
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor) -> Tensor:
+        return ctc_loss(
+            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
+        )
