@@ -51,7 +51,7 @@ def elements(source, n, c, d, h, w, td, th, tw, mask, geometry, strides, BACK: t
 
 @triton.jit
 def conv_nonfinite_kernel(
-    x, w, bias, out, rows, cols, geometry, BACK: tl.constexpr, PIXELS: tl.constexpr, BIAS: tl.constexpr,
+    x, w, bias, out, rows, cols, geometry, strides, BACK: tl.constexpr, PIXELS: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Over (group, pixels, channels) of the result of a convolution, or of an input gradient (BACK).
@@ -87,16 +87,14 @@ def conv_nonfinite_kernel(
     any_col = tl.max(tl.load(cols + group * M + m, mask=m < M, other=0) & 1, 0)
     if any_row + any_col > 0:
         K = CPG * KD * KH * KW
-        pw = w + group * tl.load(geometry + 34) + m * tl.load(geometry + 35)
+        pw = w + group * tl.load(strides + 10) + m * tl.load(strides + 11)
         classes = tl.zeros((BM, BN), tl.float32)
         if BACK and any_col > 0:
             # An element that takes no part must not meet a weight that is not finite, not even as a zero.
             for k in range(K):
                 c, td, th, tw = split(k, KD, KH, KW)
-                a, part = elements(
-                    x, n, group * CPG + c, d, h, v, td, th, tw, p < pixels, geometry, geometry + 24, BACK
-                )
-                to = pw + weight_offset(c, td, th, tw, geometry)
+                a, part = elements(x, n, group * CPG + c, d, h, v, td, th, tw, p < pixels, geometry, strides, BACK)
+                to = pw + weight_offset(c, td, th, tw, strides)
                 b = tl.load(to, mask=m < M, other=0.0).to(tl.float32)
                 product = sign_class(a)[:, None] * sign_class(b)[None, :]
                 classes += tl.where(part[:, None], product, 0.0)
@@ -106,9 +104,9 @@ def conv_nonfinite_kernel(
                 c, td, th, tw = split(ks, KD, KH, KW)
                 a, part = elements(
                     x, n[:, None], (group * CPG + c)[None, :], d[:, None], h[:, None], v[:, None], td[None, :],
-                    th[None, :], tw[None, :], (p < pixels)[:, None] & (ks < K)[None, :], geometry, geometry + 24, BACK,
+                    th[None, :], tw[None, :], (p < pixels)[:, None] & (ks < K)[None, :], geometry, strides, BACK,
                 )  # fmt: skip
-                to = pw[None, :] + weight_offset(c, td, th, tw, geometry)[:, None]
+                to = pw[None, :] + weight_offset(c, td, th, tw, strides)[:, None]
                 b = tl.load(to, mask=(ks < K)[:, None] & (m < M)[None, :], other=0.0).to(tl.float32)
                 classes = tl.dot(
                     sign_class(a).to(tl.float16), sign_class(b).to(tl.float16), classes, out_dtype=tl.float32
@@ -116,22 +114,28 @@ def conv_nonfinite_kernel(
         touched = (classes.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
         if BIAS:
             classes = classes + tl.load(bias + group * M + m, mask=m < M, other=0.0).to(tl.float32)[None, :]
-        strides = geometry + 29
-        to = n * tl.load(strides) + d * tl.load(strides + 2) + h * tl.load(strides + 3) + v * tl.load(strides + 4)
-        to = out + to[:, None] + ((group * M + m) * tl.load(strides + 1))[None, :]
+        to = result_offset(n, d, h, v, strides)
+        to = out + to[:, None] + ((group * M + m) * tl.load(strides + 6))[None, :]
         tl.store(to, classes.to(out.dtype.element_ty), mask=touched & (p < pixels)[:, None] & (m < M)[None, :])
 
 
 @triton.jit
-def weight_offset(c, td, th, tw, geometry):
+def result_offset(n, d, h, w, strides):
+    """Distance in memory of positions of the result from the first."""
+    at = n * tl.load(strides + 5) + d * tl.load(strides + 7)
+    return at + h * tl.load(strides + 8) + w * tl.load(strides + 9)
+
+
+@triton.jit
+def weight_offset(c, td, th, tw, strides):
     """Distance in memory of a weight's channels and taps from the first."""
-    at = c * tl.load(geometry + 36) + td * tl.load(geometry + 37)
-    return at + th * tl.load(geometry + 38) + tw * tl.load(geometry + 39)
+    at = c * tl.load(strides + 12) + td * tl.load(strides + 13)
+    return at + th * tl.load(strides + 14) + tw * tl.load(strides + 15)
 
 
 @triton.jit
 def conv_weight_nonfinite_kernel(
-    g, x, out, rows, cols, geometry, CROSS, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    g, x, out, rows, cols, geometry, strides, CROSS, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Over (group, output channels, channels and taps) of a weight gradient. rows: (groups, output channels) of g;
     cols: (groups, CROSS), of which the first channels are those of x.
@@ -155,18 +159,17 @@ def conv_weight_nonfinite_kernel(
         for k in range(0, K, BK):
             ks = k + tl.arange(0, BK)
             n, d, h, v = split(ks, OD, OH, OW)
-            strides = geometry + 29
-            at = n * tl.load(strides) + d * tl.load(strides + 2) + h * tl.load(strides + 3) + v * tl.load(strides + 4)
-            at = g + at[None, :] + ((group * M + m) * tl.load(strides + 1))[:, None]
+            at = result_offset(n, d, h, v, strides)
+            at = g + at[None, :] + ((group * M + m) * tl.load(strides + 6))[:, None]
             a = tl.load(at, mask=(m < M)[:, None] & (ks < K)[None, :], other=0.0).to(tl.float32)
             b, part = elements(
                 x, n[:, None], (group * CPG + c)[None, :], d[:, None], h[:, None], v[:, None], td[None, :],
-                th[None, :], tw[None, :], (ks < K)[:, None] & (r < columns)[None, :], geometry, geometry + 24, False,
+                th[None, :], tw[None, :], (ks < K)[:, None] & (r < columns)[None, :], geometry, strides, False,
             )  # fmt: skip
             classes = tl.dot(sign_class(a).to(tl.float16), sign_class(b).to(tl.float16), classes, out_dtype=tl.float32)
         touched = (classes.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
-        to = group * tl.load(geometry + 34) + (m * tl.load(geometry + 35))[:, None]
-        to = out + to + weight_offset(c, td, th, tw, geometry)[None, :]
+        to = group * tl.load(strides + 10) + (m * tl.load(strides + 11))[:, None]
+        to = out + to + weight_offset(c, td, th, tw, strides)[None, :]
         tl.store(to, classes.to(out.dtype.element_ty), mask=touched & (m < M)[:, None] & (r < columns)[None, :])
 
 
@@ -197,9 +200,10 @@ def fix_weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, rows:
     G, CPG, columns = c.groups, out.shape[1], out[0].numel()
     M = len(out) // G
     w = out.unflatten(0, (G, M))
-    numbers = (*_of(c), len(x), CPG, M, 0, 0, 0, *x.stride(), *g.stride(), *w.stride())
+    numbers = _numbers((*_of(c), len(x), CPG, M), torch.int32, x.device)
+    strides = _numbers((*x.stride(), *g.stride(), *w.stride()), torch.int64, x.device)
     launch(conv_weight_nonfinite_kernel, (G * triton.cdiv(M, 32) * triton.cdiv(columns, 32),), g, x, out, rows, cols,
-           _int64(numbers, x.device), cols.shape[-1], BM=32, BN=32, BK=32, num_warps=4, num_stages=1)  # fmt: skip
+           numbers, strides, cols.shape[-1], BM=32, BN=32, BK=16, num_warps=4, num_stages=1)  # fmt: skip
 
 
 def _fix(
@@ -208,11 +212,12 @@ def _fix(
 ) -> None:  # fmt: skip
     """w: (groups, result channels, source channels, kd, kh, kw)."""
     G, M, CPG = w.shape[:3]
-    numbers = (*_of(c), len(x), CPG, M, *pitch, *x.stride(), *out.stride(), *w.stride())
+    numbers = _numbers((*_of(c), len(x), CPG, M, *pitch), torch.int32, x.device)
+    strides = _numbers((*x.stride(), *out.stride(), *w.stride()), torch.int64, x.device)
     pixels = out.numel() // out.shape[1]
-    launch(conv_nonfinite_kernel, (G * triton.cdiv(pixels, 128) * triton.cdiv(M, 64),), x, w,
-           out if bias is None else bias.contiguous(), out, rows, cols, _int64(numbers, x.device), BACK=back,
-           PIXELS=c.pointwise, BIAS=bias is not None, BM=128, BN=64, BK=32, num_warps=4, num_stages=1)  # fmt: skip
+    launch(conv_nonfinite_kernel, (G * triton.cdiv(pixels, 64) * triton.cdiv(M, 64),), x, w,
+           out if bias is None else bias.contiguous(), out, rows, cols, numbers, strides, BACK=back,
+           PIXELS=c.pointwise, BIAS=bias is not None, BM=64, BN=64, BK=16, num_warps=4, num_stages=1)  # fmt: skip
 
 
 def _of(c: Convolution) -> tuple[int, ...]:
@@ -220,5 +225,5 @@ def _of(c: Convolution) -> tuple[int, ...]:
 
 
 @functools.lru_cache(4096)
-def _int64(values: tuple[int, ...], on: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=on)
+def _numbers(values: tuple[int, ...], dtype: torch.dtype, on: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=on)
