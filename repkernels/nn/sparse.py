@@ -9,11 +9,22 @@ from repkernels.nn import functional, init
 from repkernels.ops.embedding import check_options
 
 
+def _refused(module: Any) -> str | None:
+    """Why `convert` can't take an embedding, if it can't."""
+    try:
+        check_options(module.max_norm, module.sparse)
+    except NotImplementedError as error:
+        return str(error)
+    return None
+
+
 class Embedding(torch_nn.Embedding):
     """torch.nn.Embedding, as `nn.functional.embedding`, initialised from N(0, 1) by Philox.
 
     Arguments and attributes are torch's. Raises NotImplementedError for max_norm and sparse.
     """
+
+    _refusal = staticmethod(_refused)
 
     def __init__(
         self,
@@ -47,6 +58,8 @@ class EmbeddingBag(torch_nn.EmbeddingBag):
 
     Arguments and attributes are torch's. Raises NotImplementedError for max_norm and sparse.
     """
+
+    _refusal = staticmethod(_refused)
 
     def __init__(
         self,
