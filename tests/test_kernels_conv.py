@@ -9,7 +9,7 @@ from torch import Tensor
 
 import reference.conv as reference
 from repkernels.convolution import Convolution
-from repkernels.kernels import conv_nonfinite, conv_ordered
+from repkernels.kernels import conv_depthwise, conv_nonfinite, conv_ordered
 from tests.support import assert_same_bits, name, tensor, values
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -148,3 +148,31 @@ def test_nonfinite(shape: str, last: bool) -> None:
     rows, cols = (flags(t.transpose(0, 1).flatten(1)).view(c.groups, -1) for t in (g, x))
     conv_nonfinite.fix_weight_gradient(g, x, out, c, rows, cols)
     check(out, reference.weight_gradient, p.grad, p.x)
+
+
+DEPTHWISE = {
+    "3x3": {
+        "n": 2, "c": 3, "size": (1, 5, 7), "out": 3, "kernel": (1, 3, 3), "stride": (1, 2, 1), "padding": (0, 1, 2),
+        "groups": 3, "special": True,
+    },
+    "more outputs": {
+        "n": 1, "c": 2, "size": (3, 4, 5), "out": 4, "kernel": (2, 2, 1), "dilation": (1, 2, 1), "groups": 2,
+        "spread": 9,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("shape", DEPTHWISE)
+def test_depthwise(shape: str, last: bool) -> None:
+    Problem(**DEPTHWISE[shape], last=last).check(conv_depthwise, "ordered")
+
+
+@pytest.mark.parametrize("contract", ["fixed8", "fixed16", "fixed24", "fixed32"])
+def test_depthwise_weight_gradient(contract: str) -> None:
+    Problem(**DEPTHWISE["3x3"]).check(conv_depthwise, contract, "w")
+    Problem(**DEPTHWISE["more outputs"], last=True, dtype=torch.bfloat16).check(conv_depthwise, contract, "w")
+
+
+def test_depthwise_binary64() -> None:
+    Problem(**DEPTHWISE["3x3"], dtype=torch.float64).check(conv_depthwise, "ordered")

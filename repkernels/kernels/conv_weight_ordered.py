@@ -5,6 +5,8 @@ operands one is gathered, its channels and taps the rows of a tile, and the othe
 are read along memory, and the tile of the second feeds the FMAs without bank conflicts.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -182,10 +184,9 @@ def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, contract:
     elif is_channels_last(a):
         a = channels_first(a)
     rows = channels_last_rows(b)
-    R, columns = (O, C) if turned else (C * out[0, 0].numel(), O)
     flat = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
     view = flat.view(G, O, -1)
-    _sum_chunks(a, rows, view if turned else view.transpose(1, 2), phases, G, R, columns)
+    sum_chunks(partial(_chains, a, rows, phases), len(rows), view if turned else view.transpose(1, 2))
     if flat is not out:
         out.copy_(flat)
 
@@ -203,19 +204,18 @@ def _one_axis(t: Tensor) -> tuple[Tensor, Pass]:
     return t, forward_pass(Convolution((1, 1, P), one, one, (0, 0, 0), one, (1, 1, P), 1))
 
 
-def _sum_chunks(a: Tensor, b: Tensor, result: Tensor, phases: Pass, G: int, R: int, C: int) -> None:
-    """result (G, R, C), any strides. a: (N, G * channels, ...) gathered; b: (K, G * C)."""
-    K = len(b)
+def sum_chunks(chains: Callable[[Tensor, int], None], K: int, result: Tensor) -> None:
+    """result (G, R, C), any strides: the chunks of K added. chains: stores (chunks, G, R, C), those from a given one on."""
     chunks = triton.cdiv(K, CHUNK)
+    (G, R, C), size = result.shape, result.numel()
     wide = torch.float64 if result.dtype == torch.float64 else torch.float32
-    size = G * R * C
     slab = max(2, min(chunks, WORKSPACE // (size * wide.itemsize)))
-    part = torch.empty((min(chunks, slab), G, R, C), dtype=wide, device=a.device)
+    part = torch.empty((min(chunks, slab), G, R, C), dtype=wide, device=result.device)
     begin, kept = 0, 0
     while begin < chunks:
         # What earlier slabs gave is the first term.
         count = min(slab - kept, chunks - begin)
-        _chains(a, b, part[kept : kept + count], phases, begin, K, G, R, C)
+        chains(part[kept : kept + count], begin)
         begin += count
         to = result if begin == chunks else part[0]
         launch(conv_weight_total_kernel, (G * triton.cdiv(R, 32) * triton.cdiv(C, 32),), part, to, kept + count, size,
@@ -223,8 +223,10 @@ def _sum_chunks(a: Tensor, b: Tensor, result: Tensor, phases: Pass, G: int, R: i
         kept = 1
 
 
-def _chains(a: Tensor, b: Tensor, part: Tensor, phases: Pass, begin: int, K: int, G: int, R: int, C: int) -> None:
-    jobs = len(part) * G
+def _chains(a: Tensor, b: Tensor, phases: Pass, part: Tensor, begin: int) -> None:
+    """part: (chunks, G, R, C). a: (N, G * channels, ...) gathered; b: (K, G * C)."""
+    K, (chunks, G, R, C) = len(b), part.shape
+    jobs = chunks * G
     TD, TH, TW = phases.taps
     s = Strides(*a.stride())
     c = _choose(jobs, R, C, part)
