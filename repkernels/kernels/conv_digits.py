@@ -124,54 +124,58 @@ _UNSPECIALISED = [
 def digits_kernel(
     x, extent, planes, scale, origins, N, CPG, CROSS, D, H, W, P, PH, PW, SD, SH, SW, KW, DILH, DILW, PADH, PADW,
     LINE, PHASES,
-    stride_n, stride_c, stride_d, stride_h, stride_w, plane, to_row, to_m, to_c, CPAD,
-    S: tl.constexpr, LAST: tl.constexpr, PIXELS: tl.constexpr, SPREAD: tl.constexpr,
-    BC: tl.constexpr, BP: tl.constexpr,
+    stride_n, stride_c, stride_d, stride_h, stride_w, plane, to_row, CPAD,
+    S: tl.constexpr, LAST: tl.constexpr, PIXELS: tl.constexpr, TOGETHER: tl.constexpr,
+    SPREAD: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """Digits of x (N, groups of CPG channels, D, H, W) on the line of each phase, LINE positions and CPAD channels.
 
     PIXELS: scales follow samples, extent is (2, N, groups); otherwise channels, extent is (2, groups * CPG).
-    S = 0: the elements themselves. SPREAD: channel k of CROSS is (tap, channel), over the taps of so many last axes,
-    KW of them in a row.
+    S = 0: the elements themselves. The taps of some last axes, KW in a row, may be spread: by lines, a section of the
+    lines of all channels each; by pixels, with TOGETHER, the taps of the last axis, channel k being (tap, channel).
     """
-    blocks, parts = tl.cdiv(CPAD, BC), tl.cdiv(LINE, BP)
-    part = tl.program_id(0) % parts
-    block = (tl.program_id(0) // parts) % blocks
-    f = (tl.program_id(0) // (parts * blocks)) % PHASES
-    g = tl.program_id(0) // (parts * blocks * PHASES)
-    groups = tl.num_programs(0) // (parts * blocks * PHASES)
+    if PIXELS:
+        blocks, taps = tl.cdiv(CPAD, BC), 1
+    else:
+        blocks, taps = tl.cdiv(CPG, BC), CROSS // CPG
+    parts = tl.cdiv(LINE, BP)
+    each = tl.program_id(0) // taps
+    tap = tl.program_id(0) % taps
+    part = each % parts
+    block = (each // parts) % blocks
+    f = (each // (parts * blocks)) % PHASES
+    g = each // (parts * blocks * PHASES)
+    groups = tl.num_programs(0) // (taps * parts * blocks * PHASES)
     m = part * BP + tl.arange(0, BP)
     k = block * BC + tl.arange(0, BC)
     n, d, h, w = place(m, origins, f, P, PH, PW, SD, SH, SW)
     inside = (m < N * P) & (d < D)
     at = x + n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d
     # Positions are the first axis of a tile: of two that it knows nothing of, the compiler reads along the first.
-    if SPREAD == 0:
-        c = g * CPG + k
-        mask = (inside & (h < H) & (w < W))[:, None] & (k < CROSS)[None, :]
-        at += h.to(tl.int64) * stride_h + w * stride_w
-        v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
-    else:
+    if TOGETHER:
         c = g * CPG + k % CPG
-        across = w[:, None] + (k // CPG % KW * DILW - PADW)[None, :]
-        mask = inside[:, None] & (k < CROSS)[None, :] & (across >= 0) & (across < W)
-        if SPREAD == 1:
-            mask = mask & (h < H)[:, None]
-            at += h.to(tl.int64) * stride_h
-            v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + across * stride_w, mask=mask, other=0.0)
-        else:
-            down = h[:, None] + (k // CPG // KW * DILH - PADH)[None, :]
-            mask = mask & (down >= 0) & (down < H)
-            to_pixel = down.to(tl.int64) * stride_h + across * stride_w
-            v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + to_pixel, mask=mask, other=0.0)
+        across = w[:, None] + (k // CPG * DILW - PADW)[None, :]
+        mask = (inside & (h < H))[:, None] & (k < CROSS)[None, :] & (across >= 0) & (across < W)
+        at += h.to(tl.int64) * stride_h
+        v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c + across * stride_w, mask=mask, other=0.0)
+    else:
+        c = g * CPG + k
+        if SPREAD > 1:
+            h += tap // KW * DILH - PADH
+        if SPREAD > 0:
+            w += tap % KW * DILW - PADW
+        inside = inside & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        at += h.to(tl.int64) * stride_h + w * stride_w
+        mask = inside[:, None] & (k < CPG)[None, :]
+        v = tl.load(at[:, None] + c.to(tl.int64)[None, :] * stride_c, mask=mask, other=0.0)
     v = v.to(tl.float32)
     section = (g * PHASES + f).to(tl.int64) * to_row
     if PIXELS:
-        to = planes + section + m.to(tl.int64)[:, None] * to_m + k.to(tl.int64)[None, :] * to_c
+        to = planes + section + m.to(tl.int64)[:, None] * CPAD + k[None, :]
         written = (m < LINE)[:, None] & (k < CPAD)[None, :]
     else:
-        to = planes + section + m.to(tl.int64)[None, :] * to_m + k.to(tl.int64)[:, None] * to_c
-        written = (m < LINE)[None, :] & (k < CPAD)[:, None]
+        to = planes + section + (tap * CPG + k).to(tl.int64)[:, None] * LINE + m[None, :]
+        written = (m < LINE)[None, :] & (k < CPG)[:, None]
     plane = tl.cast(plane, tl.int64)
     if S == 0:
         tl.store(to, v.to(planes.dtype.element_ty), mask=written)
@@ -183,10 +187,10 @@ def digits_kernel(
             tl.store(scale + g.to(tl.int64) * N * P + m, 2 * e + flag, mask=known)
         store_planes(v, e[:, None], to, written, plane, S, False)
     else:
-        e = scale_exponent(tl.load(extent + c, mask=k < CROSS, other=0), S, LAST)
+        e = scale_exponent(tl.load(extent + c, mask=k < CPG, other=0), S, LAST)
         if part == 0 and f == 0:
-            flag = tl.load(extent + groups * CPG + c, mask=k < CROSS, other=0)
-            tl.store(scale + g * CROSS + k, 2 * e + flag, mask=k < CROSS)
+            flag = tl.load(extent + groups * CPG + c, mask=k < CPG, other=0)
+            tl.store(scale + g * CROSS + tap * CPG + k, 2 * e + flag, mask=k < CPG)
         store_planes(v, e[None, :], to, written, plane, S, True)
 
 
@@ -247,8 +251,8 @@ def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, sam
     BP = 4096 // BC
     programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(M, BP)
     launch(digits_kernel, (programs,), x, samples, rows, scale, at, N, cpg, cross, *x.shape[2:], P, *grid.pitch[1:],
-           *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], M, F, *x.stride(), plane, M * cpad, cpad, 1, cpad,
-           PIXELS=True, SPREAD=grid.spread, BC=BC, BP=BP, **common)  # fmt: skip
+           *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], M, F, *x.stride(), plane, M * cpad, cpad,
+           PIXELS=True, TOGETHER=grid.spread > 0, SPREAD=0, BC=BC, BP=BP, **common)  # fmt: skip
     return Planes(rows, scale)
 
 
@@ -266,8 +270,8 @@ def elements(x: Tensor, c: Convolution, grid: Grid, stride: Triple, multiple: in
     programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(line, 4096 // BC)
     launch(digits_kernel, (programs,), x, x, rows, x, origins(grid.phases, x.device), N, cpg, cross, *x.shape[2:], P,
            *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F,
-           *x.stride(), 0, line * cpad, cpad, 1, cpad,
-           S=0, LAST=0, PIXELS=True, SPREAD=grid.spread, BC=BC, BP=4096 // BC)  # fmt: skip
+           *x.stride(), 0, line * cpad, cpad, S=0, LAST=0, PIXELS=True, TOGETHER=grid.spread > 0, SPREAD=0, BC=BC,
+           BP=4096 // BC)  # fmt: skip
     return rows
 
 
@@ -282,13 +286,13 @@ def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, chan
     line, F = padded(N * grid.positions), len(grid.phases)
     rows = x.new_empty((S, c.groups, F, cross, line), dtype=torch.int8)
     scale = x.new_empty((c.groups, cross), dtype=torch.int32)
-    BC = min(32, triton.next_power_of_2(cross))
+    BC = min(32, triton.next_power_of_2(cpg))
     BP = 4096 // BC
-    programs = c.groups * F * triton.cdiv(cross, BC) * triton.cdiv(line, BP)
+    programs = c.groups * F * (cross // cpg) * triton.cdiv(cpg, BC) * triton.cdiv(line, BP)
     launch(digits_kernel, (programs,), x, channels, rows, scale, origins(grid.phases, x.device), N, cpg, cross,
-           *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F,
-           *x.stride(), rows.stride(0), cross * line, 1, line, cross, PIXELS=False, SPREAD=grid.spread, BC=BC, BP=BP, S=S,
-           LAST=LAST_SIGNIFICAND[S])  # fmt: skip
+           *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line,
+           F, *x.stride(), rows.stride(0), cross * line, cpg, S=S, LAST=LAST_SIGNIFICAND[S], PIXELS=False,
+           TOGETHER=False, SPREAD=grid.spread, BC=BC, BP=BP)  # fmt: skip
     return Planes(rows, scale)
 
 
@@ -330,18 +334,18 @@ def weight_digits(w: Tensor, groups: int, S: int, spread: int, across: bool) -> 
 
     R is an output channel of the group and K its input channels, or with `across` the other way round.
     """
-    w = w.contiguous()
-    O, cpg, kd, kh, kw = w.shape
-    T = kd * kh * kw
-    T2 = math.prod((kd, kh, kw)[3 - spread :])
+    O, cpg = w.shape[:2]
+    T = math.prod(w.shape[2:])
+    T2 = math.prod(w.shape[5 - spread :])
     T1 = T // T2
-    opg = O // groups
-    R, C, stride_r, stride_c = (cpg, opg, T, cpg * T) if across else (opg, cpg, cpg * T, T)
+    rows_first = w.reshape(groups, O // groups, cpg, T)
+    w = (rows_first.transpose(1, 2) if across else rows_first).contiguous()
+    R, C = w.shape[1:3]
     KW = padded(C * T2)
     rows = w.new_empty((S, groups, T1, R, KW), dtype=torch.int8)
     scale = w.new_empty((groups, R), dtype=torch.int32)
     BK = min(512, triton.next_power_of_2(KW))
-    BR = max(1, min(8 if across else 1024 // BK, triton.next_power_of_2(R)))
-    launch(weight_kernel, (groups * triton.cdiv(R, BR),), w, rows, scale, R, C, T1, T2, KW, opg * cpg * T, stride_r,
-           stride_c, rows.stride(0), S=S, LAST=LAST_SIGNIFICAND[S], BR=BR, BK=BK)  # fmt: skip
+    BR = min(1024 // BK, triton.next_power_of_2(R))
+    launch(weight_kernel, (groups * triton.cdiv(R, BR),), w, rows, scale, R, C, T1, T2, KW, *w.stride()[:3],
+           rows.stride(0), S=S, LAST=LAST_SIGNIFICAND[S], BR=BR, BK=BK)  # fmt: skip
     return Planes(rows, scale)

@@ -17,7 +17,7 @@ from repkernels.convolution import Convolution, Triple
 
 
 class Tap(NamedTuple):
-    """Where output position 0 meets a tap: a phase, and an element of it on the line. number: the tap's in the weight."""
+    """Where output position 0 meets a tap, in a phase and on the line; number: its place in the weight."""
 
     phase: int
     shift: int
