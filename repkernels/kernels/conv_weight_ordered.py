@@ -205,7 +205,10 @@ def _one_axis(t: Tensor) -> tuple[Tensor, Pass]:
 
 
 def sum_chunks(chains: Callable[[Tensor, int], None], K: int, result: Tensor) -> None:
-    """result (G, R, C), any strides: the chunks of K added. chains: stores (chunks, G, R, C), those from a given one on."""
+    """result (G, R, C), any strides: the sum of the chunks of K.
+
+    chains: stores those of (chunks, G, R, C) from a given chunk on.
+    """
     chunks = triton.cdiv(K, CHUNK)
     (G, R, C), size = result.shape, result.numel()
     wide = torch.float64 if result.dtype == torch.float64 else torch.float32
