@@ -13,6 +13,8 @@ from repkernels.reproducible.gradients import gradients
 
 WHY = "torch computes it by other instructions or another library on each device"
 _HALF = (torch.bfloat16, torch.float16)
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+SUMS = ("add", "sub", "subtract", "rsub")
 Number = int | float
 
 
@@ -94,6 +96,28 @@ def _compare(name: str) -> Callable[..., Tensor]:
         return function(input, other)
 
     return call
+
+
+def is_one_operation(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether this call of a sum, comparison or quotient is one IEEE operation, which torch computes alike anywhere.
+
+    A number beside a half tensor is taken as it is or rounded first, by device; one beside a quotient is inverted.
+    """
+    if name not in (*SUMS, *COMPARISONS, "div", "divide", "true_divide") or len(args) < 2:
+        return False
+    tensors = [x for x in args[:2] if isinstance(x, Tensor) and x.ndim]
+    if name not in SUMS + COMPARISONS:
+        return len(tensors) == 2 and kwargs.get("rounding_mode") is None
+    if kwargs.get("alpha", args[2] if len(args) > 2 else 1) != 1:
+        return False
+    halves = [x.dtype for x in tensors if x.dtype in _HALF]
+    others = [x for x in args[:2] if not isinstance(x, Tensor) or not x.ndim]
+    return not halves or all(_held(x, halves[0]) for x in others)
+
+
+def _held(x: Any, dtype: torch.dtype) -> bool:
+    """Whether a half type holds this number; of a tensor, whether it is of that type."""
+    return x.dtype == dtype if isinstance(x, Tensor) else torch.tensor(x, dtype=dtype).item() == x
 
 
 def _sqrt(input: Tensor) -> Tensor:
@@ -223,7 +247,8 @@ def _reciprocal(input: Tensor) -> Tensor:
 
 ATEN: dict[str, Callable[..., Any]] = {
     **_fp64_functions(),
-    **{name: _compare(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{name: _compare(name) for name in COMPARISONS},
+    "relu": functional.relu,
     "add": _add,
     "sub": _subtract,
     "subtract": _subtract,

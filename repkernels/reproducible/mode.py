@@ -41,6 +41,7 @@ class Dispatch(TorchDispatchMode):
         super().__init__()
         self.blocks: list[_Settings] = []
         self.functions = _Functions(self)
+        self.stance: Any = None
         self.refusal: str | None = None  # why the last refused operation was
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -131,7 +132,9 @@ class reproducible:
     (`repkernels.manual_seed`), but draws from a torch.Generator that is named are refused. Optimizers of torch.optim
     take the steps of `repkernels.optim` (SGD, Adam, AdamW) or of their single-tensor form. Enter it around forward,
     backward and step; a graph that was recorded outside has torch's gradient formulas, made of this library's
-    operations. Blocks nest, and a block is of its thread. It decorates functions as well.
+    operations. Blocks nest, and a block is of its thread. It decorates functions as well. What torch.compile made runs
+    uncompiled inside; functions of torch.jit.script may be fused behind its back, and have no place there. A checkpoint
+    that draws random numbers needs `checkpoint_contexts`, as it does outside.
 
     Raises RuntimeError where torch.compile traces it, and where subnormals are flushed (torch.set_flush_denormal).
     """
@@ -152,6 +155,8 @@ class reproducible:
             mode = Dispatch()
             mode.__enter__()
             mode.functions.__enter__()
+            mode.stance = torch.compiler.set_stance("force_eager")
+            mode.stance.__enter__()
             optimizers.watch()
         pair = self._contract or get_contract() or (mode.blocks[-1].pair if mode.blocks else None)
         mode.blocks.append(_Settings(pair, self._strict))
@@ -165,6 +170,7 @@ class reproducible:
         mode.blocks.pop()
         if not mode.blocks:
             optimizers.unwatch()
+            mode.stance.__exit__(*exc)
             mode.functions.__exit__(None, None, None)
             mode.__exit__(None, None, None)
 

@@ -60,7 +60,7 @@ def _avg_pool(axes: int) -> dict[str, Callable[..., Any]]:
     def backward(grad_output: Tensor, input: Tensor, *args: Any) -> Tensor | None:
         return gradients(lambda x: forward(x, *args), (input,), grad_output)[0]
 
-    return {f"avg_pool{axes}d": forward, f"avg_pool{axes}d_backward": backward}
+    return {f"avg_pool{axes}d": forward} | ({f"avg_pool{axes}d_backward": backward} if axes > 1 else {})
 
 
 def _adaptive(axes: int) -> dict[str, Callable[..., Any]]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repkernels import random
 from repkernels.nn import functional
+from repkernels.reproducible import library
 
 WHY = "each device of torch has random numbers of its own"
 _DEFAULT = ("dtype", "layout", "device", "pin_memory", "memory_format")
@@ -66,6 +67,14 @@ def _normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = Non
         )
     like = torch.broadcast_tensors(*(x for x in (mean, std) if isinstance(x, Tensor)))[0]
     return random.normal(like.shape, dtype=like.dtype, device=like.device) * std + mean
+
+
+def _exponential(input: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
+    """-ln(1 - u) / lambd, u uniform, each operation rounded; 2^-25 for the logarithm where u is 0, as none may be 0."""
+    _refuse(generator)
+    u = random.uniform(input.shape, device=input.device)
+    t = (library.log1p(u * -1.0) * -1.0).masked_fill(u == 0, 2.0**-25)
+    return library.div(t, lambd).to(input.dtype)
 
 
 def _bernoulli(input: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:
@@ -154,6 +163,7 @@ ATEN: dict[str, Callable[..., Any]] = {
     "normal_functional": _normal_into,
     "bernoulli": _bernoulli,
     "bernoulli_": _bernoulli_into,
+    "exponential": _exponential,
     "random": _random,
     "multinomial": _multinomial,
     "native_dropout": _dropout,

@@ -5,7 +5,7 @@ not reproducible. Three reasons, and what they rest on:
 
 MOVE: elements are copied, chosen or laid out otherwise, whatever their dtype; nothing is computed.
 IEEE: each element of the result is one operation of real operands that IEEE-754 defines exactly or rounds once, in the
-    operands' format, half types widened and rounded once more; or a comparison, or a choice by one.
+operands' format, half types widened and rounded once more; or a comparison, or a choice by one.
 EXACT: integers, bool, counts and positions, in any order the same.
 """
 
@@ -33,15 +33,15 @@ unsqueeze_copy view view_as view_as_complex view_as_real view_copy vsplit vstack
 _pin_memory pin_memory is_pinned record_stream _foreach_copy _foreach_zero
 _chunk_cat _assert_tensor_metadata _assert_async _functional_assert_async _assert_scalar
 sym_size sym_stride sym_numel
-sym_storage_offset sym_is_contiguous prim_device prim_layout
+sym_storage_offset sym_is_contiguous
 max_unpool2d max_unpool3d value_selecting_reduction_backward
 """
 
 _IEEE = """
-abs absolute bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil copysign eq
-equal fix floor frac frexp ge greater greater_equal gt heaviside isfinite isinf isnan isneginf isposinf
-isreal is_nonzero le less less_equal logical_and logical_not logical_or logical_xor lt mul multiply nan_to_num ne neg
-negative nextafter not_equal relu round.default sgn sign signbit square threshold threshold_backward trunc
+abs absolute bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil copysign
+equal fix floor frac frexp heaviside isfinite isinf isnan isneginf isposinf
+isreal is_nonzero logical_and logical_not logical_or logical_xor mul multiply nan_to_num neg
+negative nextafter round.default sgn sign signbit square threshold threshold_backward trunc
 __and__ __or__ __xor__ __lshift__ __rshift__ _amp_foreach_non_finite_check_and_unscale _amp_update_scale
 hardtanh_backward hardshrink hardshrink_backward softshrink_backward
 """
@@ -54,8 +54,8 @@ _linalg_check_errors _is_all_true _is_any_true is_floating_point is_complex
 
 
 def _table() -> dict[str, str]:
-    groups = ((_MOVES, MOVE), (_IEEE, IEEE), (_EXACT, EXACT))
-    return {name: reason for names, reason in groups for name in names.split()}
+groups = ((_MOVES, MOVE), (_IEEE, IEEE), (_EXACT, EXACT))
+return {name: reason for names, reason in groups for name in names.split()}
 
 
 SAFE = _table()
@@ -63,9 +63,9 @@ SAFE = _table()
 # Arithmetic that is exact, or wraps, where all operands and the result are integers or bool.
 ON_INTEGERS = frozenset(
     """
-    add addbmm addcmul addmm addmv addr amax amin argmax argmin baddbmm bincount bmm clamp clamp_max clamp_min clip
-    cummax cummin cumprod cumsum div.Scalar_mode div.Tensor_mode dot fmod floor_divide gcd index_add kthvalue lcm
-    linear matmul max maximum median min minimum mm mv outer pow prod remainder rsub scatter_add sub subtract sum vdot
-    max_pool1d max_pool2d max_pool3d nansum logical_xor scatter_reduce index_reduce trace diff arange aminmax
+add addbmm addcmul addmm addmv addr amax amin argmax argmin baddbmm bincount bmm clamp clamp_max clamp_min clip
+cummax cummin cumprod cumsum div.Scalar_mode div.Tensor_mode dot fmod floor_divide gcd index_add kthvalue lcm
+linear matmul max maximum median min minimum mm mv outer pow prod remainder rsub scatter_add sub subtract sum vdot
+max_pool1d max_pool2d max_pool3d nansum logical_xor scatter_reduce index_reduce trace diff arange aminmax
     """.split()
 )

@@ -24,6 +24,7 @@ from repkernels.reproducible.variants import in_place, into_out, one_by_one
 PASS, OURS, COMPOSITE, UNKNOWN = "safe", "ours", "composite", "not reproducible"
 SILENT = ("prim", "profiler", "debugprims")
 _NAMED = "it is no operation of aten, and what it computes is not known here"
+_MISSING = "this library has no such operation"
 _FAMILIES = (contractions, creation, elementwise, losses, norms, optimizers, pooling, random, reductions)
 _OURS: dict[str, Callable[..., Any]] = {name: f for family in _FAMILIES for name, f in family.ATEN.items()}
 _WHY: dict[str, str] = {name: family.WHY for family in _FAMILIES for name in family.ATEN}
@@ -48,6 +49,9 @@ def look_up(op: Any) -> Entry:
     if op.namespace != "aten":
         return Entry(UNKNOWN, _NAMED)
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
+    base = _without_underscore(name)
+    if any(a.is_out for a in op._schema.arguments):
+        return _of_out(op, name) or Entry(UNKNOWN, _MISSING, None, name)
     found = _functional(name, overload)
     if found is not None:
         return found
@@ -55,14 +59,11 @@ def look_up(op: Any) -> Entry:
         inner = _foreach(name)
         if inner is not None:
             return inner
-    base = _without_underscore(name)
     if base is not None and (found := _functional(base, overload)) is not None:
         return found if found.call is None else found._replace(call=in_place(found.call))
-    if any(a.is_out for a in op._schema.arguments) and (found := _of_out(op, base or name)) is not None:
-        return found
     if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), torch._C.DispatchKey.CompositeImplicitAutograd):
         return Entry(COMPOSITE, "made of other operations", None, name)
-    return Entry(UNKNOWN, "this library has no such operation", None, name)
+    return Entry(UNKNOWN, _MISSING, None, name)
 
 
 def _functional(name: str, overload: str) -> Entry | None:
@@ -117,6 +118,8 @@ def verdict(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
             return Entry(UNKNOWN, "complex numbers are not supported", None, entry.name)
         return entry
     plain = entry.name.split(".")[0].removesuffix("_")
+    if entry.verdict == OURS and elementwise.is_one_operation(plain, args, kwargs):
+        return Entry(PASS, IEEE, None, entry.name)
     if entry.verdict in (OURS, UNKNOWN) and (entry.name in ON_INTEGERS or plain in ON_INTEGERS):
         if tensors and not any(x.dtype.is_floating_point for x in tensors) and not _floats(args, kwargs):
             return Entry(PASS, "integers, exact or wrapping", None, entry.name)
