@@ -18,7 +18,8 @@ def forward(
 
     mask: (L, S) or (B, L, S), what is added to the scores, -inf where a key takes no part.
     """
-    s = formats.rounded(matmul.matmul(q, k.swapaxes(-1, -2), dtype, contract) * _scale(q, scale), dtype)
+    with np.errstate(all="ignore"):
+        s = formats.rounded(matmul.matmul(q, k.swapaxes(-1, -2), dtype, contract) * _scale(q, scale), dtype)
     alone = np.zeros((*s.shape[:-1], 1), bool)
     if mask is not None:
         with np.errstate(all="ignore"):
@@ -32,10 +33,12 @@ def backward(
     grad: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, w: np.ndarray, dtype: str, contract: str,
     scale: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """The gradients of q, k and v under the gradient contract, from that of the result; no row without keys."""
+    """The gradients of q, k and v under the gradient contract, from that of the result."""
     grad_w, grad_v = matmul.gradients(grad, w, v, dtype, contract)
     rows = softmax.backward(grad_w.reshape(-1, w.shape[-1]), w.reshape(-1, w.shape[-1]), dtype)
-    grad_s = formats.rounded(rows.reshape(w.shape) * _scale(q, scale), dtype)
+    with np.errstate(all="ignore"):
+        grad_s = formats.rounded(rows.reshape(w.shape) * _scale(q, scale), dtype)
+    grad_s = np.where((w == 0).all(-1, keepdims=True), ZERO, grad_s)  # marked rows; in others the weights' sum is 1
     grad_q, grad_k = matmul.gradients(grad_s, q, k.swapaxes(-1, -2), dtype, contract)
     return grad_q, grad_k.swapaxes(-1, -2), grad_v
 

@@ -11,12 +11,14 @@ from tests.instructions.case import Case
 from tests.instructions.cases import (
     contractions,
     indexing,
+    layers,
     losses,
     norms,
     optimizers,
     pooling,
     random,
     reductions,
+    resampling,
     softmax,
     unary,
 )
@@ -24,12 +26,14 @@ from tests.instructions.cases import (
 FAMILIES: tuple[ModuleType, ...] = (
     contractions,
     indexing,
+    layers,
     losses,
     norms,
     optimizers,
     pooling,
     random,
     reductions,
+    resampling,
     softmax,
     unary,
 )
