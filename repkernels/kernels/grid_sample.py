@@ -136,8 +136,7 @@ def grid_taps_kernel(
     for a in tl.static_range(MODE if AXES == 3 else 1):
         for b in tl.static_range(MODE):
             for c in tl.static_range(MODE):
-                TAPS: tl.constexpr = MODE * MODE * MODE if AXES == 3 else MODE * MODE
-                at = e * TAPS + (a * MODE + b) * MODE + c
+                at = e * (MODE * MODE * MODE if AXES == 3 else MODE * MODE) + (a * MODE + b) * MODE + c
                 i, inside, w, d_x = tap(x, n2, c, MODE, PADDING, ALIGN, WIDE)
                 j, inside_y, w_y, d_y = tap(y, n1, b, MODE, PADDING, ALIGN, WIDE)
                 i += j * n2
@@ -180,10 +179,10 @@ def taps(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["taps"])
 def gather_kernel(
-    x, index, weight, out, P, C, x_n, x_c, x_s, out_n, out_c, out_p, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
-    SIZE: tl.constexpr, WIDE: tl.constexpr,
+    x, index, weight, out, taps, P, C, x_n, x_c, x_s, out_n, out_c, out_p, CHANNELS: tl.constexpr, SIZE: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """SIZE positions of one sample for CHANNELS channels."""
     blocks = tl.cdiv(P, SIZE)
@@ -191,12 +190,12 @@ def gather_kernel(
     p = (tl.program_id(0) % blocks).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     mask = p < P
     first = tl.program_id(1) * CHANNELS
-    at = (n * P + p) * TAPS
+    at = (n * P + p) * taps
     for c in range(first, tl.minimum(first + CHANNELS, C)):
         total = tl.broadcast_to(minus_zero(WIDE), (SIZE,))
         found = tl.full((SIZE,), 0, tl.int32)
         channel = x + n * x_n + tl.full((SIZE,), c, tl.int64) * x_c
-        for t in range(TAPS):
+        for t in range(taps):
             i = tl.load(index + at + t, mask=mask, other=-1)
             inside = i >= 0
             w = tl.load(weight + at + t, mask=mask, other=0.0)
@@ -212,8 +211,8 @@ def gather(x: Tensor, index: Tensor, weight: Tensor, out: Tensor) -> None:
     samples, channels, positions = out.shape
     grid = (samples * triton.cdiv(positions, SIZE), triton.cdiv(channels, CHANNELS))
     launch(
-        gather_kernel, grid, x, index, weight, out, positions, channels, *x.stride(), *out.stride(),
-        TAPS=index.shape[1], CHANNELS=CHANNELS, SIZE=SIZE, WIDE=_wide(x),
+        gather_kernel, grid, x, index, weight, out, index.shape[1], positions, channels, *x.stride(), *out.stride(),
+        CHANNELS=CHANNELS, SIZE=SIZE, WIDE=_wide(x),
     )  # fmt: skip
 
 
