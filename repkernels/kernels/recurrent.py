@@ -11,10 +11,17 @@ SIZE = 256
 
 
 @triton.jit
-def lstm_kernel(p, q, cells, acts, c, h, n, size, SIZE: tl.constexpr):
-    e = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    mask = e < n
-    at = (e // size) * 4 * size + e % size
+def place(size, SIZE: tl.constexpr):
+    """This program's row, its elements of a state (b, size), and which of them there are."""
+    row = tl.program_id(0).to(tl.int64)
+    j = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    return row, row * size + j, j < size
+
+
+@triton.jit
+def lstm_kernel(p, q, cells, acts, c, h, size, SIZE: tl.constexpr):
+    row, e, mask = place(size, SIZE)
+    at = e + 3 * size * row
     i = sigmoid(gate(p, q, at, mask))
     f = sigmoid(gate(p, q, at + size, mask))
     g = tanh(gate(p, q, at + 2 * size, mask))
@@ -49,10 +56,9 @@ def total_of(g, carried, share, e, mask, CARRIED: tl.constexpr, SHARED: tl.const
 
 
 @triton.jit
-def lstm_gradient_kernel(g, carried, share, acts, cells, d, n, size, CARRIED: tl.constexpr, SIZE: tl.constexpr):
-    e = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    mask = e < n
-    at = (e // size) * 4 * size + e % size
+def lstm_gradient_kernel(g, carried, share, acts, cells, d, size, CARRIED: tl.constexpr, SIZE: tl.constexpr):
+    row, e, mask = place(size, SIZE)
+    at = e + 3 * size * row
     i = tl.load(acts + at, mask=mask, other=0.0)
     f = tl.load(acts + at + size, mask=mask, other=0.0)
     x = tl.load(acts + at + 2 * size, mask=mask, other=0.0)
@@ -70,15 +76,14 @@ def lstm_gradient_kernel(g, carried, share, acts, cells, d, n, size, CARRIED: tl
 
 
 @triton.jit
-def gru_kernel(p, q, hidden, acts, h, n, size, SIZE: tl.constexpr):
-    e = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    mask = e < n
-    at = (e // size) * 3 * size + e % size
+def gru_kernel(p, q, hidden, acts, h, size, SIZE: tl.constexpr):
+    row, e, mask = place(size, SIZE)
+    at = e + 2 * size * row
     r = sigmoid(gate(p, q, at, mask))
     z = sigmoid(gate(p, q, at + size, mask))
     m = tl.load(q + at + 2 * size, mask=mask, other=0.0).to(tl.float32)
     x = tanh(tl.load(p + at + 2 * size, mask=mask, other=0.0).to(tl.float32) + r * m)
-    to = (e // size) * 4 * size + e % size
+    to = e + 3 * size * row
     tl.store(acts + to, r, mask=mask)
     tl.store(acts + to + size, z, mask=mask)
     tl.store(acts + to + 2 * size, x, mask=mask)
@@ -88,10 +93,9 @@ def gru_kernel(p, q, hidden, acts, h, n, size, SIZE: tl.constexpr):
 
 
 @triton.jit
-def gru_gradient_kernel(g, carried, share, acts, hidden, dp, dq, n, size, CARRIED: tl.constexpr, SIZE: tl.constexpr):
-    e = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    mask = e < n
-    at, to = (e // size) * 4 * size + e % size, (e // size) * 3 * size + e % size
+def gru_gradient_kernel(g, carried, share, acts, hidden, dp, dq, size, CARRIED: tl.constexpr, SIZE: tl.constexpr):
+    row, e, mask = place(size, SIZE)
+    at, to = e + 3 * size * row, e + 2 * size * row
     r = tl.load(acts + at, mask=mask, other=0.0)
     z = tl.load(acts + at + size, mask=mask, other=0.0)
     x = tl.load(acts + at + 2 * size, mask=mask, other=0.0)
@@ -146,11 +150,11 @@ def sum_kernel(a, b, out, n, SIZE: tl.constexpr):
 
 def forward(mode: str, p: Tensor, q: Tensor, state: Tensor, acts: Tensor, h: Tensor, c: Tensor) -> None:
     """A step of b sequences, as cpu/recurrent.py says."""
-    n, size = h.numel(), h.shape[-1]
+    n, (grid, block) = h.numel(), _rows(h)
     if mode == "lstm":
-        launch(lstm_kernel, _grid(n), p, q, state, acts, c, h, n, size, SIZE=SIZE)
+        launch(lstm_kernel, grid, p, q, state, acts, c, h, h.shape[1], SIZE=block)
     elif mode == "gru":
-        launch(gru_kernel, _grid(n), p, q, state, acts, h, n, size, SIZE=SIZE)
+        launch(gru_kernel, grid, p, q, state, acts, h, h.shape[1], SIZE=block)
     else:
         launch(plain_kernel, _grid(n), p, q, h, n, TANH=mode == "tanh", SIZE=SIZE)
 
@@ -159,21 +163,28 @@ def backward(
     mode: str, g: Tensor, carried: Tensor, share: Tensor, acts: Tensor, state: Tensor, dp: Tensor, dq: Tensor
 ) -> None:
     """The gradients of a step, as cpu/recurrent.py says."""
-    n, size, with_carried = g.numel(), g.shape[-1], carried.numel() != 0
-    options = {"CARRIED": with_carried, "SIZE": SIZE}
+    n, with_carried, (grid, block) = g.numel(), carried.numel() != 0, _rows(g)
     if not with_carried:
         carried = g
+    tensors, options = (g, carried, share, acts, state, dp), {"CARRIED": with_carried, "SIZE": block}
     if mode == "lstm":
-        launch(lstm_gradient_kernel, _grid(n), g, carried, share, acts, state, dp, n, size, **options)
+        launch(lstm_gradient_kernel, grid, *tensors, g.shape[1], **options)
     elif mode == "gru":
-        launch(gru_gradient_kernel, _grid(n), g, carried, share, acts, state, dp, dq, n, size, **options)
+        launch(gru_gradient_kernel, grid, *tensors, dq, g.shape[1], **options)
     else:
-        launch(plain_gradient_kernel, _grid(n), g, carried, state, dp, n, TANH=mode == "tanh", **options)
+        options = {"TANH": mode == "tanh", "CARRIED": with_carried, "SIZE": SIZE}
+        launch(plain_gradient_kernel, _grid(n), g, carried, state, dp, n, **options)
 
 
 def summed(a: Tensor, b: Tensor, out: Tensor) -> None:
     """out = RN(a + b), rounded to its type; contiguous, of one shape."""
     launch(sum_kernel, _grid(a.numel()), a, b, out, a.numel(), SIZE=SIZE)
+
+
+def _rows(x: Tensor) -> tuple[tuple[int, int], int]:
+    """A grid of rows and their pieces, since a division to find the row would cost more, and the pieces' size."""
+    block = min(SIZE, max(32, triton.next_power_of_2(x.shape[1])))
+    return (len(x), triton.cdiv(x.shape[1], block)), block
 
 
 def _grid(n: int) -> tuple[int]:
