@@ -100,6 +100,6 @@ def conv_native_hopper(
         TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [block, c.BK], _layout(block, c.BK, rows.dtype))
         for rows, block in ((a, c.BM), (b, c.BN))
     )
-    U = max(1, 64 // c.BK)
+    U = 128 // c.BK
     launch(conv_native_hopper_kernel, (programs,), *descriptors, *arguments, BIAS=bias, GROUP=c.GROUP,
            STAGES=max(2, c.num_stages // U), U=U, num_warps=c.num_warps)  # fmt: skip

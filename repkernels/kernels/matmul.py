@@ -8,7 +8,7 @@ from repkernels.kernels import matmul_fixed, matmul_native, matmul_ordered
 from repkernels.kernels.configuration import Configuration, use_configuration
 from repkernels.kernels.quantize import quantize
 
-__all__ = ["configurations", "matmul", "quantize", "use_configuration"]
+__all__ = ["configurations", "matmul", "matmul_into", "quantize", "use_configuration"]
 
 
 def configurations(contract: str) -> list[Configuration]:
@@ -35,10 +35,19 @@ def matmul(a: Tensor, b: Tensor, bias: Tensor | None, contract: str, b_digits: D
         return out
     if K == 0:
         return out.copy_(torch.zeros_like(out) if bias is None else torch.where(bias == 0, 0, bias))
+    _into(a, b, bias, out, contract, b_digits)
+    return out
+
+
+def matmul_into(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, contract: str) -> None:
+    """The same of matrices a (M, K) and b (K, N), into out (M, N); nothing is empty."""
+    _into(a[None], b[None], None if bias is None else bias.contiguous(), out[None], contract, None)
+
+
+def _into(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, contract: str, b_digits: Digits | None) -> None:
     if contract == "ordered":
         matmul_ordered.ordered(a, b, bias, out)
     elif contract == "native":
         matmul_native.native(a, b, bias, out)
     else:
         matmul_fixed.fixed(a, b, bias, out, int(contract[5:]) // 8, b_digits)
-    return out
