@@ -15,6 +15,11 @@ class BuildWithoutProofs(build_py):
 
 
 setup(
-    packages=[*find_packages(include=["repkernels", "repkernels.*"]), "repkernels.verify.golden", "repkernels.bench"],
+    packages=[
+        *find_packages(include=["repkernels", "repkernels.*"]),
+        "repkernels.verify.golden",
+        "repkernels.bench",
+        "repkernels.bench.networks",
+    ],
     cmdclass={"build_py": BuildWithoutProofs},
 )

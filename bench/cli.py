@@ -1,5 +1,6 @@
 """`repkernels bench NAME`: measures, prints a table as it goes, keeps JSON and a plot."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +10,13 @@ from rich.progress import track
 
 from repkernels.devices import named_device, writable
 
-from . import benchmarks, isolated, machine, report  # noqa: F401  (benchmarks registers them)
+from . import benchmarks, isolated, machine, network_cli, report  # noqa: F401  (benchmarks registers them)
 from .measure import ROUNDS
 from .registry import REGISTRY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+# With options of their own.
+APART = {"networks": network_cli.app}
 
 
 @app.command()
@@ -27,7 +30,10 @@ def bench(
     ] = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Beside the JSON.")] = None,
 ) -> None:
-    """Measures this library beside torch, in one run, on random data. Exit code 1 if something was not measured."""
+    """Measures this library beside torch, in one run, on random data. Exit code 1 if something was not measured.
+
+    `networks` has options of its own: `repkernels bench networks --help`.
+    """
     writable(json_file)
     if name not in REGISTRY:
         raise typer.BadParameter(f"NAME: expected one of {', '.join(REGISTRY)}, got {name!r}")
@@ -71,4 +77,8 @@ def recorded(name: str, device: str) -> Path | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line with these arguments, or the process's own."""
-    app(args=arguments, prog_name="repkernels bench")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in APART:
+        APART[arguments[0]](args=arguments[1:], prog_name=f"repkernels bench {arguments[0]}")
+    else:
+        app(args=arguments, prog_name="repkernels bench")

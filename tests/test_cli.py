@@ -67,7 +67,7 @@ def test_the_wheel_holds_every_package_and_no_other(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
     monkeypatch.chdir(ROOT)
     runpy.run_path("setup.py")
-    packages = {"repkernels.bench", "repkernels.verify.golden"} | {
+    packages = {"repkernels.bench", "repkernels.bench.networks", "repkernels.verify.golden"} | {
         ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "repkernels").rglob("__init__.py")
     }
     assert set(given["packages"]) == packages
