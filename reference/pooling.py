@@ -73,7 +73,7 @@ def _windows(size: tuple[int, ...], along: list[Axis]) -> Iterator[tuple[Triple,
             for b, h in own[1]
             for c, w in own[2]
         ]
-        yield index, taps  # type: ignore[misc]
+        yield index, taps
 
 
 def max_pool(x: np.ndarray, w: Windows) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +137,7 @@ def avg_pool_gradient(
     """size: (N, C, D, H, W) of the input."""
     along = axes(size[2:], w)
     by = _divisors(along, inside, divisor)
-    total = np.zeros(size, formats.compute_type(dtype))
+    total: np.ndarray = np.zeros(size, formats.compute_type(dtype))
     for index, taps in _windows(size[2:], along):
         with np.errstate(all="ignore"):
             share = grad[(slice(None), slice(None), *index)] / total.dtype.type(by[index])
@@ -147,10 +147,10 @@ def avg_pool_gradient(
 
 
 def lp_pool(x: np.ndarray, p: float, w: Windows, dtype: str) -> np.ndarray:
-    mean = avg_pool(power.forward(x, np.float32(p)), w, "float32")
+    mean = avg_pool(power.forward(x, np.full_like(x, p)), w, "float32")
     with np.errstate(all="ignore"):
         total = mean * np.float32(np.prod(w.kernel))
-        y = power.forward(total, np.float32(1 / p))
+        y = power.forward(total, np.full_like(total, 1 / p))
     zero = np.float32(0 if p > 0 else np.inf)
     return formats.rounded(np.where(mean == 0, zero, y), dtype)
 
@@ -193,11 +193,11 @@ def _starts(u: np.floating, size: int, kernel: int, output: int) -> list[int]:
 
 def lp_pool_gradient(grad: np.ndarray, x: np.ndarray, p: float, w: Windows, dtype: str) -> np.ndarray:
     """The gradients of pow, of the product, of the mean and of pow, one after another."""
-    mean = avg_pool(power.forward(x, np.float32(p)), w, "float32")
+    mean = avg_pool(power.forward(x, np.full_like(x, p)), w, "float32")
     taps = np.float32(np.prod(w.kernel))
     one = np.where(mean == 0, np.float32(1), mean)
     with np.errstate(all="ignore"):
-        of_total = power.gradients(np.where(mean == 0, np.float32(0), grad), one * taps, np.float32(1 / p))[0]
+        of_total = power.gradients(np.where(mean == 0, np.float32(0), grad), one * taps, np.full_like(mean, 1 / p))[0]
         of_mean = np.where(mean == 0, np.float32(0), of_total * taps)
         of_powers = avg_pool_gradient(of_mean, x.shape, w, "float32")
-        return formats.rounded(power.gradients(of_powers, x, np.float32(p))[0], dtype)
+        return formats.rounded(power.gradients(of_powers, x, np.full_like(x, p))[0], dtype)

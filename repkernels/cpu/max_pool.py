@@ -7,7 +7,7 @@ from torch import Tensor
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.cpu.memory import like, memory, narrow_to, widened
-from repkernels.cpu.windows import planes_of, walk, windows_at
+from repkernels.cpu.windows import planes_of, walk
 from repkernels.windows import Windows
 
 
@@ -35,53 +35,51 @@ def backward(grad: Tensor, taps: Tensor, out: Tensor, w: Windows) -> None:
 
 
 @kernel
-def _forward(start, stop, geometry, starts, counts, values, value_strides, x, strides, taps):
+def _forward(start, stop, table, sizes, values, value_strides, x, strides, taps):
     state = keep_subnormals()
-    extent, dilation, output = geometry[1], geometry[4], geometry[5]
+    output, extent, dilation = sizes[3:6], sizes[6:9], sizes[9:12]
     for block in range(start, stop):
-        n, low, high = planes_of(block, counts)
-        plane = n * counts[1] + low
+        n, low, high = planes_of(block, sizes)
+        windows = table[n * sizes[1] + low if len(table) > 1 else 0]
         for d in range(output[0]):
+            along_d = windows[d]
             for h in range(output[1]):
+                along_h = windows[output[0] + h]
                 for w in range(output[2]):
-                    along = windows_at(d, h, w, plane, geometry, starts)
-                    (d_first, d_low, d_high), (h_first, h_low, h_high), (w_first, w_low, w_high) = along
-                    here = d * value_strides[2] + h * value_strides[3] + w * value_strides[4]
+                    along_w = windows[output[0] + output[1] + w]
+                    here = n * value_strides[0] + d * value_strides[2] + h * value_strides[3] + w * value_strides[4]
                     for c in range(low, high):
                         best, tap = values.dtype.type(-np.inf), -1
-                        for a in range(d_low, d_high):
-                            at_d = n * strides[0] + c * strides[1] + (d_first + a * dilation[0]) * strides[2]
-                            for b in range(h_low, h_high):
-                                at_h = at_d + (h_first + b * dilation[1]) * strides[3]
-                                for e in range(w_low, w_high):
-                                    v = x[at_h + (w_first + e * dilation[2]) * strides[4]]
+                        for a in range(along_d[1], along_d[2]):
+                            at_d = n * strides[0] + c * strides[1] + (along_d[0] + a * dilation[0]) * strides[2]
+                            for b in range(along_h[1], along_h[2]):
+                                at_h = at_d + (along_h[0] + b * dilation[1]) * strides[3]
+                                for e in range(along_w[1], along_w[2]):
+                                    v = x[at_h + (along_w[0] + e * dilation[2]) * strides[4]]
                                     if v > best or v != v or tap < 0:
                                         best, tap = v, (a * extent[1] + b) * extent[2] + e
-                        to = n * value_strides[0] + c * value_strides[1] + here
-                        values[to] = best
-                        taps[to] = tap
+                        values[here + c * value_strides[1]] = best
+                        taps[here + c * value_strides[1]] = tap
     restore(state)
 
 
 @kernel
-def _backward(start, stop, geometry, starts, counts, out, strides, grad, grad_strides, taps):
+def _backward(start, stop, table, sizes, out, strides, grad, grad_strides, taps):
     state = keep_subnormals()
-    extent, dilation, output = geometry[1], geometry[4], geometry[5]
+    output, extent, dilation, windows = sizes[3:6], sizes[6:9], sizes[9:12], table[0]
     for block in range(start, stop):
-        n, low, high = planes_of(block, counts)
+        n, low, high = planes_of(block, sizes)
         for d in range(output[0]):
             for h in range(output[1]):
                 for w in range(output[2]):
-                    along = windows_at(d, h, w, 0, geometry, starts)
-                    (d_first, _, _), (h_first, _, _), (w_first, _, _) = along
+                    here = n * grad_strides[0] + d * grad_strides[2] + h * grad_strides[3] + w * grad_strides[4]
                     for c in range(low, high):
-                        of = n * grad_strides[0] + c * grad_strides[1]
-                        of += d * grad_strides[2] + h * grad_strides[3] + w * grad_strides[4]
+                        of = here + c * grad_strides[1]
                         tap = taps[of]
                         if tap >= 0:
-                            at_d = d_first + tap // (extent[1] * extent[2]) * dilation[0]
-                            at_h = h_first + tap // extent[2] % extent[1] * dilation[1]
-                            at_w = w_first + tap % extent[2] * dilation[2]
+                            at_d = windows[d, 0] + tap // (extent[1] * extent[2]) * dilation[0]
+                            at_h = windows[output[0] + h, 0] + tap // extent[2] % extent[1] * dilation[1]
+                            at_w = windows[output[0] + output[1] + w, 0] + tap % extent[2] * dilation[2]
                             to = n * strides[0] + c * strides[1] + at_d * strides[2] + at_h * strides[3]
                             out[to + at_w * strides[4]] += grad[of]
     restore(state)

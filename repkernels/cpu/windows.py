@@ -1,4 +1,4 @@
-"""Windows of pooling as compiled code walks them: geometry as tuples of ints, planes in blocks of channels.
+"""Windows of pooling as compiled code walks them: tables of where they begin, planes in blocks of channels.
 
 A block is one plane, or, where channels are neighbours in memory, several that are visited at every position in turn.
 All tensors are (N, C, D, H, W) as the memory they cover.
@@ -15,68 +15,67 @@ from repkernels.cpu.spread import spread
 from repkernels.windows import Windows
 
 _CHANNELS = 64
-_NO_STARTS = np.empty((0, 0), np.int64)
 
 
 def walk(kernel: Any, w: Windows, starts: np.ndarray | None, a: Tensor, b: Tensor, work: int, *args: Any) -> None:
-    """kernel(start, stop, geometry, starts, counts, a, strides of a, b, strides of b, *args) over blocks of planes.
+    """kernel(start, stop, table, sizes, a, strides of a, b, strides of b, *args) over blocks of planes.
 
-    a, b: fp32 or fp64. counts: samples, channels, and the channels of a block. starts: first positions of windows for
-    each plane (N * C, sum of output), instead of those of `w`; a block is then one plane. work: how many elements are
-    touched in all.
+    a, b: fp32 or fp64. table: `table_of` the windows. sizes: samples, channels, channels of a block, the three output
+    sizes, the three kernel sizes and dilations. work: how many elements are touched in all.
     """
     samples, channels = a.shape[:2]
     neighbours = starts is None and a.stride(1) == 1 and a.stride(4) != 1
     size = min(channels, _CHANNELS) if neighbours else 1
-    kind = 1 if w.adaptive else 0 if starts is None else 2
-    geometry = (w.size, w.kernel, w.stride, w.padding, w.dilation, w.output, (kind, 0, 0))
-    counts = (samples, channels, size)
-    first = _NO_STARTS if starts is None else starts
+    sizes = np.array([samples, channels, size, *w.output, *w.kernel, *w.dilation], np.int64)
     blocks = samples * -(-channels // size)
-    spread(kernel, blocks, work, geometry, first, counts, memory(a), a.stride(), memory(b), b.stride(), *args)
+    table = table_of(w, starts)
+    spread(kernel, blocks, work, table, sizes, memory(a), a.stride(), memory(b), b.stride(), *args)
+
+
+def table_of(w: Windows, starts: np.ndarray | None) -> np.ndarray:
+    """int64 (planes, sum of output, 3): each window's first position, first tap inside and the tap after the last one.
+
+    Windows of the three axes follow one another. starts: the first positions, for each plane; without them one plane
+    stands for all.
+    """
+    tables, before = [], 0
+    for size, kernel, stride, padding, dilation, output in zip(*w[:6], strict=True):
+        first, end = _ends(w, size, kernel, stride, padding, dilation, output)
+        if starts is not None:
+            first = starts[:, before : before + output]
+            end = first + kernel
+        low = np.maximum(0, -(first // dilation))
+        high = np.maximum(low, (np.minimum(end, size) - 1 - first) // dilation + 1)
+        tables.append(np.stack([first, low, high], -1).reshape(-1, output, 3))
+        before += output
+    return np.ascontiguousarray(np.concatenate(tables, 1), np.int64)
+
+
+def divisors(w: Windows, divide_by: int) -> np.ndarray:
+    """int64 (sum of output,): how many positions of each axis's windows are counted; see avg_pool.py."""
+    counts = []
+    for size, kernel, stride, padding, dilation, output in zip(*w[:6], strict=True):
+        first, end = _ends(w, size, kernel, stride, padding, dilation, output)
+        inside = np.minimum(end, size) - np.maximum(first, 0)
+        counts.append(inside if divide_by == 1 else np.minimum(end, size + padding) - first)
+    return np.concatenate(counts)
+
+
+def _ends(
+    w: Windows, size: int, kernel: int, stride: int, padding: int, dilation: int, output: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each window's first position and the one after its last, in the padded input."""
+    o = np.arange(output, dtype=np.int64)
+    if w.adaptive:
+        return o * size // output, -(-(o + 1) * size // output)
+    first = o * stride - padding
+    return first, first + (kernel - 1) * dilation + 1
 
 
 @njit
-def planes_of(block, counts):
+def planes_of(block, sizes):
     """(sample, first channel, channel after the last) of a block."""
-    _, channels, size = counts
+    channels, size = sizes[1], sizes[2]
     parts = -(-channels // size)
     first = block % parts * size
     return block // parts, first, min(first + size, channels)
-
-
-@njit
-def window(axis, o, plane, geometry, starts):
-    """(first position, position after the last) of window o, both as they are before the input's ends cut it off."""
-    size, kernel, stride, padding, dilation, output, kind = geometry
-    if kind[0] == 1:
-        return o * size[axis] // output[axis], -(-(o + 1) * size[axis] // output[axis])
-    if kind[0] == 2:
-        before = 0
-        for earlier in range(axis):
-            before += output[earlier]
-        first = starts[plane, before + o]
-    else:
-        first = o * stride[axis] - padding[axis]
-    return first, first + (kernel[axis] - 1) * dilation[axis] + 1
-
-
-@njit
-def windows_at(d, h, w, plane, geometry, starts):
-    """(first position, first tap, tap after the last one) of a window along each axis, of the taps inside."""
-    d_first, d_end = window(0, d, plane, geometry, starts)
-    h_first, h_end = window(1, h, plane, geometry, starts)
-    w_first, w_end = window(2, w, plane, geometry, starts)
-    return (
-        (d_first, *taps_of(0, d_first, d_end, geometry)),
-        (h_first, *taps_of(1, h_first, h_end, geometry)),
-        (w_first, *taps_of(2, w_first, w_end, geometry)),
-    )
-
-
-@njit
-def taps_of(axis, first, end, geometry):
-    """(first tap inside of the input, tap after the last one) of a window."""
-    size, dilation = geometry[0][axis], geometry[4][axis]
-    low = 0 if first >= 0 else (-first + dilation - 1) // dilation
-    return low, max(low, (min(end, size) - 1 - first) // dilation + 1)

@@ -90,7 +90,7 @@ class FractionalMaxPool2d(torch.nn.FractionalMaxPool2d):
             self.output_size,
             self.output_ratio,
             self.return_indices,
-            self._random_samples,
+            self._random_samples,  # type: ignore[arg-type]
         )
 
 
@@ -104,7 +104,7 @@ class FractionalMaxPool3d(torch.nn.FractionalMaxPool3d):
             self.output_size,
             self.output_ratio,
             self.return_indices,
-            self._random_samples,
+            self._random_samples,  # type: ignore[arg-type]
         )
 
 

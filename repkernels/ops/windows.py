@@ -83,8 +83,8 @@ def regular(
     output = tuple(_length(*axis, ceil_mode) for axis in zip(size, kernel, step, pad, apart, strict=True))
     if any(o < 1 for o in output):
         raise RuntimeError(f"{name}: the kernel is larger than the padded input: {size} gives an output of {output}")
-    filled = zip((size, kernel, step, pad, apart, output), (1, 1, 1, 0, 1, 1), strict=True)
-    return Windows(*(padded(values, fill) for values, fill in filled), adaptive=False)
+    whole, reach = padded(size, 1), padded(kernel, 1)
+    return Windows(whole, reach, padded(step, 1), padded(pad, 0), padded(apart, 1), padded(output, 1), False)
 
 
 def _length(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
