@@ -158,3 +158,10 @@ class GLU(torch.nn.GLU):
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.glu(input, self.dim)
+
+
+class RReLU(torch.nn.RReLU):
+    """torch.nn.RReLU, as `nn.functional.rrelu`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.rrelu(input, self.lower, self.upper, self.training, self.inplace)

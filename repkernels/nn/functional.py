@@ -39,6 +39,8 @@ from repkernels.ops.batch_norm import batch_norm
 from repkernels.ops.bilinear import bilinear
 from repkernels.ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from repkernels.ops.cross_entropy import cross_entropy
+from repkernels.ops.ctc_loss import ctc_loss
+from repkernels.ops.distances import cosine_similarity, normalize, pairwise_distance
 from repkernels.ops.dropout import (
     alpha_dropout,
     dropout,
@@ -56,6 +58,7 @@ from repkernels.ops.group_norm import group_norm
 from repkernels.ops.instance_norm import instance_norm
 from repkernels.ops.interpolate import interpolate, upsample
 from repkernels.ops.layer_norm import add_layer_norm, layer_norm
+from repkernels.ops.local_response_norm import local_response_norm
 from repkernels.ops.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -66,6 +69,19 @@ from repkernels.ops.losses import (
     smooth_l1_loss,
 )
 from repkernels.ops.lp_pool import lp_pool1d, lp_pool2d, lp_pool3d
+from repkernels.ops.margin_losses import (
+    cosine_embedding_loss,
+    gaussian_nll_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    multi_margin_loss,
+    multilabel_margin_loss,
+    multilabel_soft_margin_loss,
+    poisson_nll_loss,
+    soft_margin_loss,
+    triplet_margin_loss,
+    triplet_margin_with_distance_loss,
+)
 from repkernels.ops.matmul import product
 from repkernels.ops.max_pool import (
     adaptive_max_pool1d,
@@ -86,6 +102,7 @@ from repkernels.ops.nll_loss import nll_loss
 from repkernels.ops.pad import pad
 from repkernels.ops.relu import relu
 from repkernels.ops.rms_norm import add_rms_norm, rms_norm
+from repkernels.ops.rrelu import rrelu
 from repkernels.ops.softmax import log_softmax, softmax, softmin
 from repkernels.ops.unary import sigmoid, tanh
 from repkernels.prepare import NOTHING_KEPT, Prepared
@@ -119,7 +136,10 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "cosine_embedding_loss",
+    "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
@@ -131,6 +151,7 @@ __all__ = [
     "fold",
     "fractional_max_pool2d",
     "fractional_max_pool3d",
+    "gaussian_nll_loss",
     "gelu",
     "glu",
     "grid_sample",
@@ -139,6 +160,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
     "interpolate",
@@ -147,11 +169,13 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
     "lp_pool1d",
     "lp_pool2d",
     "lp_pool3d",
+    "margin_ranking_loss",
     "max_pool1d",
     "max_pool1d_with_indices",
     "max_pool2d",
@@ -164,19 +188,27 @@ __all__ = [
     "mish",
     "mse_loss",
     "multi_head_attention_forward",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
+    "normalize",
     "pad",
+    "pairwise_distance",
     "pixel_shuffle",
     "pixel_unshuffle",
+    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
     "rms_norm",
+    "rrelu",
     "scaled_dot_product_attention",
     "selu",
     "sigmoid",
     "silu",
     "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softmin",
     "softplus",
@@ -185,6 +217,8 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
     "unfold",
     "upsample",
 ]
