@@ -15,9 +15,12 @@ from repkernels.ops.operation import operation
 from repkernels.ops.taps import taps
 
 OPTIONS = 4
+PADS = ("reflect", "replicate", "circular")
 
 
 def _run(x: Tensor, rule: str, inputs: list[int], outputs: list[int], options: list[float], transposed: bool) -> Tensor:
+    if rule in PADS and not transposed:
+        return _padded(x, rule, options)
     out = _result(x, inputs, outputs, transposed)
     if not out.numel():
         return out
@@ -30,6 +33,12 @@ def _run(x: Tensor, rule: str, inputs: list[int], outputs: list[int], options: l
     five = [t.view(*t.shape[:2], *[1] * missing, *t.shape[2:]) if missing else t for t in (x, out)]
     backend("resample", x.device.type).resample(*five, [None] * missing + tables)
     return out
+
+
+def _padded(x: Tensor, mode: str, options: Sequence[float]) -> Tensor:
+    """Copies alone, by torch: left and right of each axis, of which torch wants the last one first."""
+    pads = [int(v) for d in reversed(range(x.ndim - 2)) for v in options[OPTIONS * d : OPTIONS * d + 2]]
+    return torch.nn.functional.pad(x, pads, mode).contiguous(memory_format=memory_format(x))
 
 
 def _result(x: Tensor, inputs: Sequence[int], outputs: Sequence[int], transposed: bool) -> Tensor:
