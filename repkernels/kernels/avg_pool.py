@@ -52,6 +52,14 @@ def halved(terms, HALF: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
+def total_of(terms, COUNT: tl.constexpr, WIDTH: tl.constexpr):
+    """The SUM of COUNT terms; WIDTH: their number or the next power of two."""
+    for level in tl.static_range(1, WIDTH.bit_length()):
+        terms = halved(terms, WIDTH >> level, COUNT if level == 1 else WIDTH >> (level - 1))
+    return terms[0]
+
+
+@triton.jit
 def avg_pool_kernel(
     x, out, rows, C, D, H, W, OD, OH, OW, given, s0, s1, s2, s3, s4, t0, t1, t2, t3, t4,
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -77,12 +85,10 @@ def avg_pool_kernel(
         if not FULL:
             v = tl.where(there, v, minus_zero(WIDE))
         terms = terms + (v,)
-    for level in tl.static_range(1, WIDTH.bit_length()):
-        terms = halved(terms, WIDTH >> level, COUNT if level == 1 else WIDTH >> (level - 1))
     divisor = divisor_of(
         d, h, w, D, H, W, OD, OH, OW, given, KD, KH, KW, SD, SH, SW, PD, PH, PW, ADAPTIVE, INSIDE, GIVEN, WIDE
     )
-    mean = divide(terms[0], tl.broadcast_to(divisor, (ROWS, COLS)))
+    mean = divide(total_of(terms, COUNT, WIDTH), tl.broadcast_to(divisor, (ROWS, COLS)))
     to = at(n, c, d, h, w, t0, t1, t2, t3, t4, INDEX)
     tl.store(out + to, mean.to(out.dtype.element_ty), mask=inside)
 
