@@ -129,7 +129,7 @@ def convert(
 def judge(module: torch.nn.Module) -> type | str | None:
     """The class that `module` is to have; why it can't have one; or None for containers and modules of a user's own."""
     cls = type(module)
-    plain = cls.__bases__[0] if parametrize.is_parametrized(module) else cls
+    plain: Any = cls.__bases__[0] if parametrize.is_parametrized(module) else cls
     base = next(k for k in plain.__mro__ if k.__module__.partition(".")[0] in ("torch", "repkernels"))
     if isinstance(module, torch.jit.ScriptModule):
         return "it is compiled by torch.jit; convert the model it was made of"
@@ -167,18 +167,19 @@ def _overridden(plain: type, base: type) -> list[str]:
 
 
 @functools.cache
-def _between(plain: type, ours: type) -> type:
+def _between(plain: Any, ours: Any) -> type:
     """A user's subclass of a torch class as one of its counterpart: the user's methods win, and it can be pickled."""
 
     def reduce(self: Any, protocol: int) -> Any:
         return _bare, (plain, ours), self.__getstate__()
 
     body = {"__module__": plain.__module__, "__doc__": plain.__doc__, "__reduce_ex__": reduce}
-    return type(plain.__name__, (plain, ours), body)
+    bases: tuple[type, ...] = (plain, ours)
+    return type(plain.__name__, bases, body)
 
 
 def _bare(plain: type, ours: type) -> Any:
-    cls = _between(plain, ours)
+    cls: Any = _between(plain, ours)
     return cls.__new__(cls)
 
 

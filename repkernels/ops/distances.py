@@ -15,7 +15,7 @@ def wide(**operands: object) -> tuple[list[Tensor], torch.dtype]:
 
     That is torch's common one; under autocast fp32. Raises RuntimeError for shapes and devices that do not fit.
     """
-    tensors = []
+    tensors: list[Tensor] = []
     for name, x in operands.items():
         checks.operand(name, x)
         assert isinstance(x, Tensor)
