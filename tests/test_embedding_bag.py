@@ -20,7 +20,7 @@ def indices(count, high=7, seed=0):
 @pytest.mark.parametrize("padding", [None, 2])
 def test_against_the_definition(device, mode, padding):
     index, offsets = indices(20), torch.tensor(OFFSETS)
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+    for dtype in (torch.float32, torch.bfloat16):
         w, g = randn(7, 3, dtype=dtype), randn(5, 3, dtype=dtype, seed=1)
         for weighted in (False, True) if mode == "sum" else (False,):
             factors = randn(20, dtype=dtype, seed=2) if weighted else None
@@ -34,7 +34,7 @@ def test_against_the_definition(device, mode, padding):
             )  # fmt: skip
             for found, expected in zip((y, *grads), wanted, strict=False):
                 assert_same_bits(found.detach().cpu(), tensor(expected, dtype))
-            if dtype == torch.float64:
+            if dtype == torch.float32:
                 same = torch.nn.functional.embedding_bag(index.to(device), leaves[0], offsets.to(device), **arguments)
                 torch.testing.assert_close(y, same)
                 pairs = zip(grads, torch.autograd.grad(same, leaves, g.to(device)), strict=True)
