@@ -26,7 +26,7 @@ from repkernels.kernels.matmul_fixed_finish import rounded
 # Taps that a kernel writes out; longer chains are those of conv_ordered.py.
 MOST_TAPS = 128
 # Channels by positions of a tile.
-TILE = (2, 512)
+TILE = (4, 512)
 TILE_LAST = (64, 16)
 SUM_TILE = (1, 2048)
 SUM_TILE_LAST = (32, 64)
@@ -55,6 +55,12 @@ def met(p, t, axis, STRIDE: tl.constexpr, BACK: tl.constexpr):
 
 
 @triton.jit
+def origin(p, axis, STRIDE: tl.constexpr, BACK: tl.constexpr):
+    """Where tap 0 of results p lies in the source, where other taps are as many dilations on, or back."""
+    return p + axis.padding if BACK else p * STRIDE - axis.padding
+
+
+@triton.jit
 def positions(k, d, h, w):
     """Numbers of result positions, samples outermost -> sample and position by axis."""
     pw = k % w.result
@@ -74,11 +80,12 @@ def distance(n, d, h, w, s, zero, LAST: tl.constexpr):
 def conv_depthwise_kernel(
     x, weights, bias, out, zero, K, C, MULTIPLE, d, h, w, s, so, stride_o, stride_t, TD: tl.constexpr, TH: tl.constexpr,
     TW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, BACK: tl.constexpr, BIAS: tl.constexpr,
-    LAST: tl.constexpr, TYPE: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+    LINEAR: tl.constexpr, LAST: tl.constexpr, TYPE: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """C channels of K positions of the result of a convolution, or of an input gradient (BACK).
 
-    MULTIPLE: output channels of a group. d, h, w: axes. s, so: strides of x and out. SD, SH, SW: the convolution's.
+    LINEAR: taps are fixed distances apart, as they are forward, or without a stride. MULTIPLE: output channels of a
+    group. d, h, w: axes. s, so: strides of x and out. SD, SH, SW: the convolution's.
     """
     blocks = tl.cdiv(C, BC)
     c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
@@ -89,12 +96,23 @@ def conv_depthwise_kernel(
     for j in range(MULTIPLE if BACK else 1):
         row = c * MULTIPLE + j if BACK else c
         px = x + (row if BACK else c // MULTIPLE).to(tl.int64)[:, None] * s.c
+        if LINEAR:
+            from_d, from_h, from_w = origin(pd, d, SD, BACK), origin(ph, h, SH, BACK), origin(pw, w, SW, BACK)
+            px += distance(n, from_d, from_h, from_w, s, zero, LAST)[None, :]
         for t in tl.static_range(TD * TH * TW):
             at_d, has_d = met(pd, t // (TH * TW), d, SD, BACK)
             at_h, has_h = met(ph, t // TW % TH, h, SH, BACK)
             at_w, has_w = met(pw, t % TW, w, SW, BACK)
             part = inside & (has_d & has_h & has_w)[None, :]
-            v = tl.load(px + distance(n, at_d, at_h, at_w, s, zero, LAST)[None, :], mask=part, other=0.0).to(TYPE)
+            if LINEAR:
+                on_d = t // (TH * TW) * (d.dilation * s.d)
+                on_h = t // TW % TH * (h.dilation * s.h)
+                on_w = t % TW * (w.dilation * s.w)
+                # Taps of a row are constants apart where its elements are neighbours.
+                at = px - (on_d + on_h) - on_w if BACK else px + (on_d + on_h) + on_w
+            else:
+                at = px + distance(n, at_d, at_h, at_w, s, zero, LAST)[None, :]
+            v = tl.load(at, mask=part, other=0.0).to(TYPE)
             weight = tl.load(weights + row * stride_o + t * stride_t, mask=c < C, other=0.0).to(TYPE)[:, None]
             longer = tl.fma(tl.broadcast_to(weight, (BC, BP)), v, acc)
             acc = tl.where(part, longer, acc) if BACK else longer
@@ -237,11 +255,12 @@ def _launch(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convoluti
     weights = w.reshape(len(w), -1)
     if last:
         weights = weights.T.contiguous().T
+    linear = not back or c.stride == (1, 1, 1)
     launch(conv_depthwise_kernel, (triton.cdiv(C, BC) * triton.cdiv(K, BP),), x, weights,
            out if bias is None else bias.contiguous(), out, 0, K, C, len(w) // c.groups, *_axes(c, back),
-           Strides(*x.stride()), Strides(*out.stride()), *weights.stride(), BACK=back, BIAS=bias is not None, LAST=last,
-           TYPE=tl.float64 if out.dtype == torch.float64 else tl.float32, BC=BC, BP=BP, num_warps=4,
-           **_constants(c))  # fmt: skip
+           Strides(*x.stride()), Strides(*out.stride()), *weights.stride(), BACK=back, BIAS=bias is not None,
+           LINEAR=linear, LAST=last, TYPE=tl.float64 if out.dtype == torch.float64 else tl.float32, BC=BC, BP=BP,
+           num_warps=4, **_constants(c))  # fmt: skip
 
 
 def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, contract: str) -> None:

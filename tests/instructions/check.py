@@ -80,7 +80,8 @@ def kernels(target: str) -> set[str]:
     }
     absent = set() if target == "sm_90" else {"hopper_kernel"}
     # Products of fp32 tiles have no one order on AMD's matrix cores.
-    return found - absent - ({"ordered_kernel"} if TARGETS[target].hip else set())
+    tiles = {"ordered_kernel", "conv_ordered_kernel", "conv_weight_ordered_kernel"}
+    return found - absent - (tiles if TARGETS[target].hip else set())
 
 
 def check_forbidden(target: str) -> Report:

@@ -10,6 +10,7 @@ from types import ModuleType
 from tests.instructions.case import Case
 from tests.instructions.cases import (
     contractions,
+    convolutions,
     indexing,
     layers,
     losses,
@@ -25,6 +26,7 @@ from tests.instructions.cases import (
 
 FAMILIES: tuple[ModuleType, ...] = (
     contractions,
+    convolutions,
     indexing,
     layers,
     losses,
