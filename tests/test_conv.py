@@ -95,6 +95,15 @@ def test_long_contractions(device, contract):
     assert_same_bits(made[:, :2].cpu(), tensor(expected, torch.float32))
 
 
+@each_device
+def test_chunks_of_terms_that_a_stride_leaves_out(device):
+    grad, weight, bias = _operands((1, 1030, 2, 2), (1030, 1, 2, 2), (1,), device=device)
+    result = functional.conv_transpose2d(grad, weight, bias, stride=(2, 1), padding=(0, 1), contract="ordered")
+    shape = reference.transposed_geometry((2, 2), (2, 2), (2, 1), (0, 1))
+    expected = reference.input_gradient(values(grad), values(weight), values(bias), shape, "float32", "ordered")
+    assert_same_bits(result.cpu(), tensor(expected, torch.float32))
+
+
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_shapes_are_torchs(axes, transposed):

@@ -24,7 +24,7 @@ def conv(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution,
     weight = widened(w).reshape(c.groups, w.shape[0] // c.groups, w.shape[1], -1)
     tables = tuple(positions(*axis) for axis in _axes(c))
     wide = like(out)
-    conv_pixels.contract(x, weight, bias, wide, tables, c.pointwise, False, _DIGITS.get(contract, 0))
+    conv_pixels.contract(x, weight, bias, wide, tables, c.pointwise, None, _DIGITS.get(contract, 0))
     _round(out, wide)
 
 
@@ -33,7 +33,7 @@ def conv_input_gradient(g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, 
     weight = widened(w).reshape(c.groups, w.shape[0] // c.groups, w.shape[1], -1).transpose(1, 2)
     tables = tuple(outputs(*axis) for axis in _axes(c))
     wide = like(out)
-    conv_pixels.contract(g, weight, bias, wide, tables, c.pointwise, True, _DIGITS.get(contract, 0))
+    conv_pixels.contract(g, weight, bias, wide, tables, c.pointwise, c.stride, _DIGITS.get(contract, 0))
     _round(out, wide)
 
 

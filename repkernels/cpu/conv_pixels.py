@@ -3,6 +3,7 @@
 Only the rows of one block at a time are laid out as a product needs them.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -39,7 +40,7 @@ class _Call(NamedTuple):
     """One contraction: x (N, G * S, ...) with weight (G, R, S, T) into out (N, G * R, ...), fp32 or fp64.
 
     tables: of conv_gather.py, a place of x for each pixel of the result and tap. absent: taps that meet no place take
-    no part; otherwise they meet +0.
+    no part; otherwise they meet +0. cuts: where chunks of k begin and end, if taps were left out of a long k.
     """
 
     x: Tensor
@@ -48,6 +49,7 @@ class _Call(NamedTuple):
     out: Tensor
     tables: Tables
     absent: bool
+    cuts: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -65,41 +67,87 @@ def contract(
     out: Tensor,
     tables: Tables,
     pointwise: bool,
-    absent: bool,
+    stride: tuple[int, ...] | None,
     digits: int,
 ) -> None:
-    """Fills out (N, G * R, ...) from x (N, G * S, ...) and weight (G, R, S, T); digits 0 is `ordered`."""
+    """Fills out (N, G * R, ...) from x (N, G * S, ...) and weight (G, R, S, T); digits 0 is `ordered`.
+
+    stride: of an input gradient, where taps that meet nothing take no part; None for a convolution.
+    """
+    absent = stride is not None
     wide = np.float64 if out.dtype == torch.float64 else np.float32
     offset = np.empty(0, wide) if bias is None else numbers(widened(bias).contiguous())
     call = _Call(x, weight.contiguous(), offset, out, tables, absent)
     groups, results, channels, taps = weight.shape
     if digits:
-        _fixed(call, digits, pointwise)
+        _fixed(call, digits, pointwise, stride)
     elif groups > 1 and (results if absent else channels) == 1 and channels * taps <= CHUNK:
         _depthwise(call)
     else:
-        _ordered(call)
+        _ordered(call, stride)
 
 
-def _ordered(call: _Call) -> None:
-    x, weight = numbers(widened(call.x).contiguous()).reshape(-1), numbers(call.weight).reshape(-1)
+def _parts(call: _Call, stride: tuple[int, ...] | None) -> list[_Call]:
+    """The pixels that differ by multiples of the stride, and the taps that these meet anything by, on their own.
+
+    Where there are none, the result is what an empty contraction gives, and it is stored.
+    """
+    if stride is None or stride == (1, 1, 1):
+        return [call]
+    (groups, results, channels, taps), kernel_size = call.weight.shape, [table.shape[1] for table in call.tables]
+    weight = call.weight.view(groups, results, channels, *kernel_size)
+    numbered = np.arange(channels * taps).reshape(channels, *kernel_size)
+    found = []
+    for first in itertools.product(*(range(min(s, len(table))) for s, table in zip(stride, call.tables, strict=True))):
+        z, y, x = (slice(i, None, s) for i, s in zip(first, stride, strict=True))
+        kept = [np.flatnonzero((t[i] >= 0).any(0)) for t, i in zip(call.tables, (z, y, x), strict=True)]
+        out = call.out[:, :, z, y, x]
+        if any(len(k) == 0 for k in kept):
+            bits: np.ndarray = call.bias.view(f"i{call.bias.itemsize}")
+            value = np.where(bits << 1, bits, 0).view(call.bias.dtype)
+            out.copy_(torch.from_numpy(value).view(1, -1, 1, 1, 1) if len(value) else out.new_zeros(()))
+            continue
+        d, h, w = (torch.from_numpy(k) for k in kept)
+        part = weight[..., d, :, :][..., h, :][..., w].reshape(groups, results, channels, -1)
+        numbers_of_k = numbered[np.ix_(np.arange(channels), *kept)].reshape(-1)
+        chunks = range(0, channels * taps, CHUNK)
+        cuts = np.searchsorted(numbers_of_k, [*chunks, channels * taps]) if len(chunks) > 1 else ()
+        tables = tuple(np.ascontiguousarray(t[i][:, k]) for t, i, k in zip(call.tables, (z, y, x), kept, strict=True))
+        found.append(_Call(call.x, part, call.bias, out, tables, True, tuple(int(c) for c in cuts)))
+    return found
+
+
+def _ordered(call: _Call, stride: tuple[int, ...] | None) -> None:
+    x = numbers(widened(call.x).contiguous()).reshape(-1)
+    for part in _parts(call, stride):
+        _ordered_part(part, x)
+    if call.absent:  # zeros stood for taps that take no part, which is the same but where the weight is not finite
+        groups, results, channels, taps = call.weight.shape
+        broken = (~np.isfinite(numbers(call.weight))).any((2, 3)).reshape(-1)
+        if broken.any():
+            _direct(call, np.zeros((len(call.x), groups), np.uint8), broken.astype(np.uint8), False)
+
+
+def _ordered_part(call: _Call, x: np.ndarray) -> None:
+    weight = numbers(call.weight).reshape(-1)
     groups, results, channels, taps = call.weight.shape
     k, places, wide = channels * taps, math.prod(call.size), weight.dtype
+    cuts = call.cuts or (0, k)
 
     def task(block: Block) -> None:
-        rows = buffer("conv rows", block.rows * k, wide)[: block.rows * k]
+        m, n = block.rows, block.columns
+        rows = buffer("conv rows", m * k, wide)[: m * k]
         steps = (groups * channels * places, 1, places, block.batch * channels * places)
-        gather_pixels(x, 0, steps, channels, (taps, 1), block.row, block.rows, *call.tables, call.size, rows, k)
-        line = buffer("conv line", block.rows * block.columns, wide)
+        gather_pixels(x, 0, steps, channels, (taps, 1), block.row, m, *call.tables, call.size, rows, k)
+        line, chunk = (buffer(name, m * n, wide)[: m * n] for name in ("conv line", "conv chunk"))
         at = (block.batch * results + block.column) * k
-        chains(rows, 0, weight, at, k, line, block.rows, block.columns)
+        for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
+            chains(rows, start, weight, at + start, k, stop - start, chunk if i else line, m, n)
+            if i:
+                add(line, chunk)
         _store(call, line, block)
 
     _share(task, call, (BYTES // wide.itemsize, GROUPS * BYTES // wide.itemsize), k * wide.itemsize)
-    if call.absent:  # zeros stood for taps that take no part, which is the same but where the weight is not finite
-        broken = (~np.isfinite(weight)).reshape(groups * results, k).any(1)
-        if broken.any():
-            _direct(call, np.zeros((len(call.x), groups), np.uint8), broken.astype(np.uint8), False)
 
 
 def _depthwise(call: _Call) -> None:
@@ -113,10 +161,19 @@ def _depthwise(call: _Call) -> None:
     )  # fmt: skip
 
 
-def _fixed(call: _Call, digits: int, pointwise: bool) -> None:
-    groups, results, channels, taps = call.weight.shape
+def _fixed(call: _Call, digits: int, pointwise: bool, stride: tuple[int, ...] | None) -> None:
     left = _source_digits(call, digits, pointwise)
-    right = quantize(call.weight.transpose(2, 3).reshape(1, groups * results, taps * channels), digits)
+    scale = quantize(largest_of(call.weight, (2, 3)), digits).scale
+    for part in _parts(call, stride):
+        _fixed_part(part, left, scale, digits, pointwise)
+    columns = (numbers(scale).reshape(-1) & 1).astype(np.uint8)
+    if left.flags.any() or columns.any():
+        _direct(call, left.flags, columns, True)
+
+
+def _fixed_part(call: _Call, left: "_Source", scale: Tensor, digits: int, pointwise: bool) -> None:
+    groups, results, channels, taps = call.weight.shape
+    right = quantize(call.weight.transpose(2, 3).reshape(1, groups * results, taps * channels), digits, scale)
     width, plan, narrow = right.planes.shape[3], FEWEST[digits - 1], NARROW[digits - 1]
     weight, weight_scales = numbers(right.planes).reshape(-1), numbers(right.scale).reshape(-1)
     panel, none = INTEGER_GROUPS * LANES, np.empty(0, np.float32)
@@ -149,9 +206,6 @@ def _fixed(call: _Call, digits: int, pointwise: bool) -> None:
         _store(call, line, block)
 
     _share(task, call, (LANES, panel), width * digits)
-    columns = (weight_scales & 1).astype(np.uint8)
-    if left.flags.any() or columns.any():
-        _direct(call, left.flags, columns, True)
 
 
 class _Source(NamedTuple):
@@ -234,6 +288,15 @@ def _store(call: _Call, line: np.ndarray, block: Block) -> None:
     _finish(
         line, block.row, block.rows, first, block.columns, sizes, across, call.bias, memory(call.out), call.out.stride()
     )
+
+
+@kernel
+def add(line, chunk):
+    """line += chunk."""
+    state = keep_subnormals()
+    for i in range(line.size):
+        line[i] += chunk[i]
+    restore(state)
 
 
 @kernel

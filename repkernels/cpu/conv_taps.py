@@ -12,7 +12,7 @@ from repkernels.cpu.blocks import Block, blocks, is_small
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.conv_direct import direct_taps
 from repkernels.cpu.conv_gather import gather_taps
-from repkernels.cpu.conv_pixels import largest_of
+from repkernels.cpu.conv_pixels import add, largest_of
 from repkernels.cpu.fixed_products import FEWEST
 from repkernels.cpu.fixed_store import store_integers
 from repkernels.cpu.fixed_sum import LANES, SLAB, STEP, sum_block
@@ -31,8 +31,9 @@ from repkernels.digits import padded
 Tables = tuple[np.ndarray, ...]
 # Largest block of the result of one task.
 MOST = (256, 288)
-# k of `fixed` that is laid out at a time.
+# k of `fixed` that is laid out at a time: at least, and otherwise until the digits of a block have about these bytes.
 STRETCH = 2048
+STRETCH_BYTES = 1 << 20
 
 
 def contract(g: Tensor, x: Tensor, out: Tensor, tables: Tables, groups: int, digits: int) -> None:
@@ -62,9 +63,9 @@ def _ordered(g: Tensor, x: Tensor, out: Tensor, tables: Tables, groups: int) -> 
             from_x = (x.shape[1] * places, 1, places, block.batch * channels * places)
             gather_taps(left, 0, from_g, block.row, m, start, stop, *flat, (1, 1, pixels), rows, depth)
             gather_taps(right, 0, from_x, block.column, n, start, stop, *tables, size, columns, depth)
-            chains(rows, 0, columns, 0, depth, line if start == 0 else chunk, m, n)
+            chains(rows, 0, columns, 0, depth, depth, line if start == 0 else chunk, m, n)
             if start > 0:
-                _add(line, chunk)
+                add(line, chunk)
         _store(line, block, out, outs)
 
     unit = (BYTES // wide.itemsize, GROUPS * BYTES // wide.itemsize)
@@ -90,8 +91,9 @@ def _fixed(g: Tensor, x: Tensor, out: Tensor, tables: Tables, groups: int, digit
         packed_columns = buffer("columns", len(plan.right) * across * STEP, np.int16)
         from_g = (g.shape[1] * g_width, 1, g_width, block.batch * outs * g_width)
         from_x = (x.shape[1] * x_width, 1, x_width, block.batch * channels * x_width)
-        for start in range(0, total, STRETCH):
-            stop = min(start + STRETCH, total)
+        stretch = min(max(STRETCH_BYTES // (digits * (m + n)) // STRETCH, 1) * STRETCH, narrow)
+        for start in range(0, total, stretch):
+            stop = min(start + stretch, total)
             depth = padded(stop - start)
             rows = buffer("conv digits", digits * m * depth, np.int8)[: digits * m * depth]
             columns = buffer("conv columns", digits * n * depth, np.int8)[: digits * n * depth]
@@ -148,14 +150,6 @@ def _store(line: np.ndarray, block: Block, out: Tensor, outs: int) -> None:
         line, block.batch * outs + block.row, block.rows, block.column, block.columns, kernel_size, memory(out),
         out.stride(),
     )  # fmt: skip
-
-
-@kernel
-def _add(line, chunk):
-    state = keep_subnormals()
-    for i in range(line.size):
-        line[i] += chunk[i]
-    restore(state)
 
 
 @kernel

@@ -76,14 +76,18 @@ def ordered(
     share(task, len(work), alone=is_small(batch, m, n, k))
 
 
-def chains(a: np.ndarray, a_at: int, b: np.ndarray, b_at: int, k: int, out: np.ndarray, m: int, n: int) -> None:
-    """out (m, n) = rows of a with rows of b, each k contiguous elements, by the present thread; all fp32 or fp64."""
+def chains(
+    a: np.ndarray, a_at: int, b: np.ndarray, b_at: int, row: int, k: int, out: np.ndarray, m: int, n: int
+) -> None:
+    """out (m, n) = rows of a with rows of b, k contiguous elements of each `row`, by the present thread; all fp32 or
+    fp64.
+    """
     compute = out.dtype
     lane = BYTES // compute.itemsize
     rows, columns = -(-m // lane) * lane, -(-n // (GROUPS * lane)) * GROUPS * lane
     area, more = rows * columns, rows * columns if k > CHUNK else 0
     multiply_block(
-        a, a_at, k, 1, b, b_at, k, 1, k, out[:0], 0, out, 0, n, m, n,
+        a, a_at, row, 1, b, b_at, row, 1, k, out[:0], 0, out, 0, n, m, n,
         buffer("rows", min(rows, SLAB) * STEP, compute), buffer("columns", columns * STEP, compute),
         buffer("chains", area, compute)[:area], buffer("totals", more, compute)[:more], False,
     )  # fmt: skip

@@ -48,8 +48,12 @@ def _empty(like: Tensor, shape: Sequence[int], last: bool) -> Tensor:
 
 def _nothing_summed(out: Tensor, bias: Tensor | None) -> Tensor:
     """`out` where every contraction is empty."""
-    out.zero_()
-    return out if bias is None else out.copy_(torch.where(bias == 0, 0, bias).view(1, -1, 1, 1, 1))
+    if bias is None:
+        return out.zero_()
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[bias.element_size()]
+    bits = bias.detach().view(integers)  # a zero is +0, and a subnormal stays where comparisons would flush it
+    bits = bits.where(bits & torch.iinfo(integers).max != 0, 0)
+    return out.copy_(bits.view(bias.dtype).view(1, -1, 1, 1, 1))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], operands: tuple[Tensor | None, Tensor | None]) -> None:
