@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 import reference.conv as reference
+import reference.matmul as reference_matmul
 from repkernels.convolution import Convolution
-from repkernels.kernels import conv_depthwise, conv_nonfinite, conv_ordered
+from repkernels.kernels import conv_depthwise, conv_nonfinite, conv_ordered, conv_weight_ordered
+from repkernels.kernels.configuration import Configuration, use_configuration
 from tests.support import assert_same_bits, name, tensor, values
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -176,3 +178,34 @@ def test_depthwise_weight_gradient(contract: str) -> None:
 
 def test_depthwise_binary64() -> None:
     Problem(**DEPTHWISE["3x3"], dtype=torch.float64).check(conv_depthwise, "ordered")
+
+
+@pytest.fixture
+def chunks_of_32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both sides, so that few terms make several chunks, and memory for the chains of two."""
+    for module in (reference_matmul, conv_ordered, conv_weight_ordered, conv_depthwise):
+        monkeypatch.setattr(module, "CHUNK", 32)
+    monkeypatch.setattr(conv_weight_ordered, "WORKSPACE", 0)
+
+
+@pytest.mark.usefixtures("chunks_of_32")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_chunks(dtype: torch.dtype) -> None:
+    """Borders between chunks lie within the taps of a channel, and beside those of a phase."""
+    shape = {
+        "n": 3,
+        "c": 7,
+        "size": (1, 5, 8),
+        "out": 11,
+        "kernel": (1, 3, 4),
+        "stride": (1, 1, 2),
+        "padding": (0, 1, 2),
+    }
+    Problem(**shape, dtype=dtype).check(conv_ordered, "ordered")
+    Problem(**DEPTHWISE["3x3"] | {"n": 6}, dtype=dtype).check(conv_depthwise, "ordered", "w")
+
+
+@pytest.mark.parametrize("configuration", (*conv_ordered.CONFIGURATIONS[::2], *conv_weight_ordered.CONFIGURATIONS[::2]))
+def test_every_configuration(configuration: Configuration) -> None:
+    with use_configuration(configuration):
+        Problem(**SHAPES["3x3"]).check(conv_ordered, "ordered", "fw")
