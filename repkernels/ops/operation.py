@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _pop_mode_temporarily
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -33,7 +34,15 @@ def operation(
     op.register_vmap(vmap)
 
     def compute(*args: Any) -> Any:
-        return run(*args) if _plain(args) else op(*args)
+        if not _plain(args):
+            return op(*args)
+        listening = torch._C._len_torch_dispatch_stack()
+        if not listening:
+            return run(*args)
+        if listening == 1 and getattr(torch._C._get_dispatch_stack_at(0), "ignores_operations", False):
+            with _pop_mode_temporarily(), torch._C.DisableTorchFunction():
+                return run(*args)
+        return op(*args)
 
     def forward(ctx: Any, *args: Any) -> Any:
         output = compute(*args)
@@ -77,12 +86,12 @@ def _recorded(args: tuple[Any, ...]) -> bool:
 
 
 def _plain(args: tuple[Any, ...]) -> bool:
-    """Whether all tensors are ordinary ones with memory and no mode listens: nothing but the kernel sees the call.
+    """Whether all tensors are ordinary ones with memory: nothing but the kernel sees the call, and what mode listens.
 
     Through torch go also a tensor with the negative bit, which kernels that read its memory would take with the wrong
     sign, and a batch of `torch.autograd.grad(is_grads_batched=True)`.
     """
-    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active():
         return False
     for x in args:
         if isinstance(x, Tensor) and (

@@ -37,6 +37,8 @@ class _Settings:
 class Dispatch(TorchDispatchMode):
     """Below autograd. One for a thread, however many blocks are nested; the innermost block's settings hold."""
 
+    ignores_operations = True  # of this library: they need not ask it
+
     def __init__(self) -> None:
         super().__init__()
         self.blocks: list[_Settings] = []
