@@ -212,6 +212,15 @@ def test_random_numbers_are_ours() -> None:
         torch.randn(3, generator=torch.Generator())
 
 
+def test_normal_numbers_written_in_place() -> None:
+    repkernels.manual_seed(3)
+    with reproducible():
+        filled, plain = torch.full((5,), float("nan")).normal_(1.0, 0.5), torch.full((5,), float("nan")).normal_()
+    repkernels.manual_seed(3)
+    assert_same_bits(filled, repkernels.random.normal((5,), 1.0, 0.5))
+    assert_same_bits(plain, repkernels.random.normal((5,)))
+
+
 def test_places_written_twice_keep_the_last_value_and_sums_the_rule() -> None:
     index = torch.tensor([2, 0, 2, 2, 1])
     values = randn(5, seed=8)

@@ -58,6 +58,10 @@ def _normal_into(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generato
     return random.normal(input.shape, mean, std, dtype=input.dtype, device=input.device)
 
 
+def _fill_normal(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
+    return input.copy_(_normal_into(input, mean, std, generator=generator))
+
+
 def _normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = None, **named: Any) -> Tensor:
     """torch.normal with tensors: mean + std * z, each operation rounded."""
     _refuse(generator)
@@ -160,6 +164,7 @@ ATEN: dict[str, Callable[..., Any]] = {
     "uniform": _uniform,
     "normal": _normal,
     "normal.float_float": _normal,
+    "normal_": _fill_normal,  # its functional form has another name than its own without the underscore
     "normal_functional": _normal_into,
     "bernoulli": _bernoulli,
     "bernoulli_": _bernoulli_into,
