@@ -1,5 +1,7 @@
 """Bags of rows, SPEC.md, "embedding_bag"."""
 
+from typing import Any
+
 import numpy as np
 
 from reference import formats
@@ -18,7 +20,7 @@ def embedding_bag(
     padding_idx: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """index (P,), offsets (B,), g (B, C) -> the result, and the gradients of weight and factors."""
-    wide = formats.compute_type(dtype)
+    wide: Any = formats.compute_type(dtype)
     table, upstream = np.asarray(weight, wide), np.asarray(g, wide)
     out = np.zeros((len(offsets), table.shape[1]), wide)
     terms = np.zeros((len(index), table.shape[1]), wide)

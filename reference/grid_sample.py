@@ -17,7 +17,7 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
     return np.float64(fma64(float(a), float(b), float(c))) if isinstance(c, np.float64) else np.float32(fma32(a, b, c))
 
 
-def _chain(pairs: list[tuple[Any, Any]], wide: type) -> Any:
+def _chain(pairs: list[tuple[Any, Any]], wide: Any) -> Any:
     if not pairs:
         return wide(0)
     total = wide(pairs[0][0] * pairs[0][1])
@@ -26,7 +26,7 @@ def _chain(pairs: list[tuple[Any, Any]], wide: type) -> Any:
     return total
 
 
-def _coordinate(g: Any, n: int, padding: str, align: bool, cubic: bool, wide: type) -> tuple[Any, Any]:
+def _coordinate(g: Any, n: int, padding: str, align: bool, cubic: bool, wide: Any) -> tuple[Any, Any]:
     """(u, f)."""
     one, half, size = wide(1), wide(0.5), wide(n)
     u = ((g + one) * half) * (size - one) if align else ((g + one) * size - one) * half
@@ -62,7 +62,7 @@ def _moved(j: int, n: int, padding: str, align: bool) -> int:
     return j
 
 
-def _axis(u: Any, n: int, mode: str, padding: str, align: bool, wide: type) -> list[Tap]:
+def _axis(u: Any, n: int, mode: str, padding: str, align: bool, wide: Any) -> list[Tap]:
     i = math.floor(u)
     p = u - wide(i)
     one = wide(1)
@@ -103,14 +103,16 @@ def grid_sample(
     x: np.ndarray, grid: np.ndarray, g: np.ndarray, dtype: str, mode: str, padding: str, align: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The result, and the gradients of x and of the grid for the gradient g of the result."""
-    wide = formats.compute_type(dtype)
+    wide: Any = formats.compute_type(dtype)
     x, grid, g = (np.asarray(v, wide) for v in (x, grid, g))
     sizes, axes = x.shape[2:], x.ndim - 2
     out, of_grid = np.zeros(g.shape, wide), np.zeros(grid.shape, wide)
+    by_place = np.moveaxis(x, 1, -1)
     terms: dict[tuple[int, ...], list[np.ndarray]] = {}
     with np.errstate(all="ignore"):
         for where in np.ndindex(*grid.shape[:-1]):
-            sample, here = where[0], (where[0], slice(None), *where[1:])
+            sample: int = where[0]
+            here: Any = (where[0], slice(None), *where[1:])
             pairs = [
                 _coordinate(grid[where][axes - 1 - d], sizes[d], padding, align, mode == "bicubic", wide)
                 for d in range(axes)
@@ -119,7 +121,7 @@ def grid_sample(
             taps = [t for t in itertools.product(*lines) if all(0 <= t[d][0] < sizes[d] for d in range(axes))]
             places = [tuple(axis[0] for axis in t) for t in taps]
             weights = [_product([axis[1] for axis in t]) for t in taps]
-            rows = [x[(sample, slice(None), *place)] for place in places]
+            rows = [by_place[(sample, *place)] for place in places]
             for c in range(x.shape[1]):
                 out[here][c] = _chain([(w, row[c]) for w, row in zip(weights, rows, strict=True)], wide)
             for place, w in zip(places, weights, strict=True):
@@ -131,9 +133,10 @@ def grid_sample(
                 slopes = [_product([axis[2 if e == d else 1] for e, axis in enumerate(t)]) for t in taps]
                 total, f = _chain(list(zip(slopes, dots, strict=True)), wide), pairs[d][1]
                 of_grid[where][axes - 1 - d] = total * f if taps and f != 0 else 0
-        of_x = np.zeros(x.shape, wide)
-        for (sample, *place), rows in terms.items():
-            of_x[(sample, slice(None), *place)] = tree(np.stack(rows))
+        sums = np.zeros(by_place.shape, wide)
+        for key, sent in terms.items():
+            sums[key] = tree(np.stack(sent))
+        of_x = np.moveaxis(sums, -1, 1)
     return formats.rounded(out, dtype), formats.rounded(of_x, dtype), formats.rounded(of_grid, dtype)
 
 

@@ -12,9 +12,9 @@ from reference.fma import fma32, fma64
 Taps = list[list[tuple[int, float]]]
 
 
-def _chain(weights: list[float], rows: list[np.ndarray], wide: type) -> np.ndarray:
+def _chain(weights: list[float], rows: list[np.ndarray], wide: Any) -> np.ndarray:
     w = [wide(v) for v in weights]
-    total = np.asarray(w[0] * rows[0], wide)
+    total: np.ndarray = np.asarray(w[0] * rows[0], wide)
     for a, row in zip(w[1:], rows[1:], strict=True):
         if wide is np.float32:
             total = fma32(a, row, total)
@@ -24,7 +24,7 @@ def _chain(weights: list[float], rows: list[np.ndarray], wide: type) -> np.ndarr
     return total
 
 
-def along(x: np.ndarray, axis: int, taps: Taps, wide: type) -> np.ndarray:
+def along(x: np.ndarray, axis: int, taps: Taps, wide: Any) -> np.ndarray:
     """One axis of x by its taps."""
     moved: np.ndarray = np.moveaxis(np.asarray(x, wide), axis, 0)
     out = np.zeros((len(taps), *moved.shape[1:]), wide)
@@ -46,7 +46,7 @@ def transposed(taps: Taps, inputs: int) -> Taps:
 
 def apply(x: np.ndarray, axes: Sequence[Taps], dtype: str) -> np.ndarray:
     """x (N, C, sizes...) with the taps of its last axes."""
-    wide = formats.compute_type(dtype)
+    wide: Any = formats.compute_type(dtype)
     for d in reversed(range(len(axes))):
         x = along(x, x.ndim - len(axes) + d, axes[d], wide)
     return formats.rounded(x, dtype)

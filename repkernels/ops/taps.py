@@ -1,7 +1,7 @@
 """Along one axis, which input positions an output position reads and with what weights (SPEC.md, "Resampling").
 
-A table is (starts (m + 1,), index (K,), weight (K,)): output o takes its taps starts[o] .. starts[o + 1] - 1 in order.
-Coordinates are computed here, once and on the host, so that no device has a say in them.
+A table is (starts (m + 1,), positions (K,), weight (K,)): output o takes its taps starts[o] ..
+starts[o + 1] - 1 in order. Coordinates are computed here, once and on the host, so that no device has a say in them.
 """
 
 import functools
@@ -17,7 +17,7 @@ class Table(NamedTuple):
     """The taps of `m` outputs; every one has `uniform` of them, or their numbers differ where that is 0."""
 
     starts: np.ndarray
-    index: np.ndarray
+    positions: np.ndarray
     weight: np.ndarray
     uniform: int
 
@@ -149,8 +149,8 @@ def _transposed(table: Table, inputs: int) -> Table:
     """For every input the outputs that read it, ascending, with their weights."""
     counts = np.diff(table.starts)
     outputs = np.repeat(np.arange(table.outputs), counts)
-    order = np.argsort(table.index, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(table.index, minlength=inputs))])
+    order = np.argsort(table.positions, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(table.positions, minlength=inputs))])
     return Table(starts.astype(np.int32), outputs[order].astype(np.int32), table.weight[order], 0)
 
 
@@ -166,10 +166,10 @@ def taps(
     weight is rounded once to `wide`. None where every position is a copy of itself.
     """
     table = RULES[rule](n, m, *options)
-    if n == m and np.array_equal(table.index, np.arange(n)) and table.uniform == 1:
+    if n == m and np.array_equal(table.positions, np.arange(n)) and table.uniform == 1:
         return None
     if transposed:
         table = _transposed(table, n)
     weight = table.weight.astype(np.float64 if wide == torch.float64 else np.float32)
-    starts, index, weight = (torch.from_numpy(x).to(device) for x in (table.starts, table.index, weight))
-    return starts, index, weight, table.uniform
+    starts, index, kept = (torch.from_numpy(x).to(device) for x in (table.starts, table.positions, weight))
+    return starts, index, kept, table.uniform
