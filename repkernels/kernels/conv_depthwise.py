@@ -72,7 +72,7 @@ def positions(k, d, h, w):
 @triton.jit
 def distance(n, d, h, w, s, zero, LAST: tl.constexpr):
     """Of positions in memory, in 64 bits. zero: as conv_gather.py's `offset` has it. LAST: channels are innermost."""
-    at = n.to(tl.int64) * s.n + d * s.d + h * s.h + w * s.w
+    at = n.to(tl.int64) * s.n + d.to(tl.int64) * s.d + h.to(tl.int64) * s.h + w.to(tl.int64) * s.w
     return at if LAST else tl.max_contiguous(at + zero, [2])
 
 
@@ -162,14 +162,16 @@ def conv_depthwise_sums_kernel(
     e_x = scale_exponent(tl.load(extent_x + c // MULTIPLE, mask=c < C, other=0), S, LAST_SIGNIFICAND)
     at = g + c.to(tl.int64)[:, None] * sg.c + distance(n, pd, ph, pw, sg, zero, LAST)[None, :]
     a = quantized(tl.load(at, mask=inside, other=0.0).to(tl.float32), e_g, S)
-    px = x + (c // MULTIPLE).to(tl.int64)[:, None] * s.c
+    from_d, from_h, from_w = origin(pd, d, SD, False), origin(ph, h, SH, False), origin(pw, w, SW, False)
+    px = x + (c // MULTIPLE).to(tl.int64)[:, None] * s.c + distance(n, from_d, from_h, from_w, s, zero, LAST)[None, :]
     TAPS: tl.constexpr = TD * TH * TW
     for t in range(TAPS):
         at_d, has_d = met(pd, t // (TH * TW), d, SD, False)
         at_h, has_h = met(ph, t // TW % TH, h, SH, False)
         at_w, has_w = met(pw, t % TW, w, SW, False)
         part = inside & (has_d & has_h & has_w)[None, :]
-        v = tl.load(px + distance(n, at_d, at_h, at_w, s, zero, LAST)[None, :], mask=part, other=0.0).to(tl.float32)
+        on = t // (TH * TW) * (d.dilation * s.d) + t // TW % TH * (h.dilation * s.h) + t % TW * (w.dilation * s.w)
+        v = tl.load(px + on, mask=part, other=0.0).to(tl.float32)
         total = tl.sum(digit_products(a, quantized(v, e_x, S), S), 1)
         tl.atomic_add(sums + c * TAPS + t, total & 0xFFFFFFFF, mask=c < C, sem="relaxed")
         tl.atomic_add(sums + C * TAPS + c * TAPS + t, total >> 32, mask=c < C, sem="relaxed")

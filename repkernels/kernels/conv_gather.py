@@ -247,7 +247,7 @@ def offset(n, c, d, h, w, s, zero, CONTIGUOUS: tl.constexpr):
     zero: an argument that is 0, of which the compiler knows nothing. Then it loads element by element whatever it is
     told of neighbours; CONTIGUOUS of them have it put threads along the axis of these offsets.
     """
-    at = n.to(tl.int64) * s.n + c * s.c + d * s.d + h * s.h + w * s.w + zero
+    at = n.to(tl.int64) * s.n + c * s.c + d.to(tl.int64) * s.d + h.to(tl.int64) * s.h + w.to(tl.int64) * s.w + zero
     return tl.max_contiguous(at, [CONTIGUOUS])
 
 
