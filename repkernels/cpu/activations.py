@@ -19,6 +19,11 @@ def like(x, constant):
 
 
 @inlined
+def relu(x):
+    return like(x, ZERO) if x <= ZERO else x
+
+
+@inlined
 def hardtanh(x, low, high):
     return low if x < low else (high if x > high else x)
 
@@ -113,6 +118,7 @@ def shrink_gradient(g, x, limit):
 
 
 FUNCTIONS = {
+    "relu": relu,
     "hardtanh": hardtanh,
     "leaky_relu": leaky_relu,
     "prelu": prelu,

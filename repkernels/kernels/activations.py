@@ -15,6 +15,11 @@ def divide(x, y):
 
 
 @triton.jit
+def relu(x):
+    return tl.where(x <= 0.0, 0.0, x)
+
+
+@triton.jit
 def hardtanh(x, low, high):
     return tl.where(x < low, low, tl.where(x > high, high, x))
 
@@ -109,6 +114,7 @@ def shrink_gradient(g, x, limit):
 
 
 FUNCTIONS = {
+    "relu": relu,
     "hardtanh": hardtanh,
     "leaky_relu": leaky_relu,
     "prelu": prelu,

@@ -51,11 +51,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Five) -> None:
     x, weight, bias, _, _, ctx.training, _, _ = inputs
     ctx.eps = inputs[-1]
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # no zeros for these
     ctx.parameter_dtypes = tuple(None if v is None else v.dtype for v in (weight, bias))
     ctx.save_for_backward(x, weight, *output[1:3])
 
 
-def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 8
     x, weight, mean, inverse = ctx.saved_tensors
     dx, *parameters = _gradient(grad, x, mean, inverse, weight, ctx.training, ctx.eps)
     dw, db = (None if d is None else v.to(d) for v, d in zip(parameters, ctx.parameter_dtypes, strict=True))

@@ -174,6 +174,10 @@ for _name in ("hardshrink", "softshrink"):
     _add_argument(_name, "shrink_gradient", None)
 
 
+# Of the result, which the layer after it keeps as well.
+RULES["relu"] = Rule("y", (lambda g, v: elementwise("threshold_gradient", g, v.y, s=0.0),))
+
+
 def _not_above_zero(x: Tensor, value: Tensor) -> Tensor:
     return torch.where(x > 0, 0.0, value)
 

@@ -1,7 +1,10 @@
-"""ReLU (SPEC.md, "relu"): a selection, so it needs no kernel of its own."""
+"""ReLU (SPEC.md, "relu"): one pass, or, in place and for other types, a selection by torch."""
 
 import torch
 from torch import Tensor
+
+from repkernels.ops import checks
+from repkernels.ops.elementwise import elementwise
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -14,6 +17,8 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """
     if not isinstance(input, Tensor):
         raise TypeError(f"input: expected a Tensor, got {type(input).__name__}")
+    if not inplace and input.dtype in checks.FLOATS and input.layout == torch.strided and input.device.type != "meta":
+        return elementwise("relu", input)
     x = input.detach().resolve_neg()  # torch can't view a tensor with the negative bit as integers
     if x.dtype.is_floating_point and x.element_size() > 1 and not torch._C._functorch.is_batchedtensor(x):
         # By the bits, since `x <= 0` holds of a positive subnormal where torch.set_flush_denormal is on. (torch 2.11
