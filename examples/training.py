@@ -121,10 +121,11 @@ class Training:
             return None, ""
         self.model.eval()
         logits, labels = [], []
-        with torch.no_grad(), self._way():
-            for x, y in torch.utils.data.DataLoader(self.test_set, self.options.batch):
+        # Loaders draw a seed for their workers, which is this library's inside of reproducible(): they stay outside.
+        for x, y in torch.utils.data.DataLoader(self.test_set, self.options.batch):
+            with torch.no_grad(), self._way():
                 logits.append(self.model(x.to(self.device)).cpu())
-                labels.append(y)
+            labels.append(y)
         found, wanted = torch.cat(logits), torch.cat(labels)
         return (found.argmax(1) == wanted).double().mean().item(), repkernels.digest(found)
 
@@ -176,9 +177,11 @@ class Training:
             if self.clip is not None:
                 self.scaler.unscale_(self.optimizer)
                 repkernels.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            scale = self.scaler.get_scale()
             self.scaler.step(self.optimizer)
             self.scaler.update()
-            self.scheduler.step()
+            if self.scaler.get_scale() >= scale:  # a step with infinite gradients was left out
+                self.scheduler.step()
         return total
 
     def _way(self) -> contextlib.AbstractContextManager[Any]:
@@ -208,9 +211,9 @@ def trained(training: Training, report: Callable[[int, float], None] = lambda st
     begin = time.perf_counter()
     training.run(min(options.stop_after or options.steps, options.steps), report)
     seconds = time.perf_counter() - begin
-    accuracy, logits = training.test()
     if options.checkpoint is not None:
         training.save(options.checkpoint)
+    accuracy, logits = training.test()
     digests = {"initial": training.initial, "trained": repkernels.digest(training.model), "logits": logits}
     return {
         "step": training.done,
