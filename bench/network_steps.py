@@ -1,5 +1,6 @@
 """A training step of a network, timed: forward, loss, backward and a step of SGD, eager and as one CUDA graph."""
 
+import contextlib
 import gc
 import os
 import time
@@ -13,7 +14,7 @@ from torch import Tensor
 import repkernels
 from repkernels.contract import as_pair
 
-from .networks import NETWORKS
+from .networks import IN_MODE, NETWORKS
 
 TORCH, DETERMINISTIC = "torch", "torch deterministic"
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -91,7 +92,9 @@ def training_step(entry: Entry, sizes: Sizes, device: torch.device) -> Callable[
     with device:
         model = NETWORKS[entry.network](CLASSES, sizes.size)
     optim, loss_of = torch.optim.SGD, torch.nn.CrossEntropyLoss()
+    mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     if entry.way not in (TORCH, DETERMINISTIC):
+        mode = repkernels.reproducible if entry.network in IN_MODE else mode
         model = repkernels.convert(model, pair(entry.way))
         optim, loss_of = repkernels.optim.SGD, repkernels.nn.CrossEntropyLoss()
     model = model.to(memory_format=form)
@@ -102,8 +105,9 @@ def training_step(entry: Entry, sizes: Sizes, device: torch.device) -> Callable[
 
     def step() -> Tensor:
         optimizer.zero_grad()
-        loss = loss_of(model(x), target)
-        loss.backward()
+        with mode():
+            loss = loss_of(model(x), target)
+            loss.backward()
         optimizer.step()
         return loss.detach()
 
