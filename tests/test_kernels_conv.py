@@ -1,6 +1,7 @@
 """The Triton kernels of convolutions against the reference: on a GPU, or in the interpreter where there is none."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from torch import Tensor
 import reference.conv as reference
 import reference.matmul as reference_matmul
 from repkernels.convolution import Convolution
-from repkernels.kernels import conv_depthwise, conv_nonfinite, conv_ordered, conv_weight_ordered
+from repkernels.kernels import conv, conv_depthwise, conv_nonfinite, conv_ordered, conv_weight_ordered
 from repkernels.kernels.configuration import Configuration, use_configuration
+from repkernels.kernels.engine import use_engine
 from tests.support import assert_same_bits, name, tensor, values
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -209,3 +211,60 @@ def test_chunks(dtype: torch.dtype) -> None:
 def test_every_configuration(configuration: Configuration) -> None:
     with use_configuration(configuration):
         Problem(**SHAPES["3x3"]).check(conv_ordered, "ordered", "fw")
+
+
+DISPATCH = SimpleNamespace(
+    forward=conv.conv, input_gradient=conv.conv_input_gradient, weight_gradient=conv.conv_weight_gradient
+)
+SMALL = Configuration(32, 32, 32, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "contract", "last"),
+    [
+        ("3x3", "fixed24", False),
+        ("strides, special", "fixed16", True),
+        ("stride past the kernel", "fixed32", False),
+        ("pointwise", "fixed16", True),
+        ("pointwise, special", "fixed24", False),
+        ("three axes", "fixed8", True),
+    ],
+)
+def test_fixed(shape: str, contract: str, last: bool) -> None:
+    Problem(**SHAPES[shape], last=last).check(DISPATCH, contract)
+
+
+def test_fixed_of_many_channels() -> None:
+    """More than one block of channels, and more positions than one block: splits, windows, tails."""
+    problem = Problem(2, 70, (1, 5, 9), 33, (1, 3, 3), (1, 2, 1), (0, 1, 0), dtype=torch.bfloat16, spread=6)
+    with use_configuration(SMALL):
+        problem.check(DISPATCH, "fixed16")
+
+
+def test_fixed_on_floating_point_tensor_cores() -> None:
+    with use_engine("window16"):
+        Problem(**SHAPES["3x3"]).check(DISPATCH, "fixed24")
+
+
+@pytest.mark.parametrize("shape", ["3x3", "strides, special"])
+def test_native(shape: str) -> None:
+    """Near the real values, and a sample's result and gradient do not know of the batch."""
+    problem = Problem(**{**SHAPES[shape], "special": False}, dtype=torch.bfloat16)
+    x, w, grad, bias, reverse = map(problem.placed, (problem.x, problem.w, problem.grad, problem.bias, problem.reverse))
+    out, back, weight = problem.result(grad.shape), problem.result(x.shape), torch.empty_like(w)
+    conv.conv(x, w, bias, out, problem.c, "native")
+    conv.conv_input_gradient(grad, w, reverse, back, problem.c, "native")
+    conv.conv_weight_gradient(grad, x, weight, problem.c, "native")
+    exact = [values(t).astype(np.float64) for t in (x, w, grad, bias, reverse)]
+    for result, expected in (
+        (out, reference.forward(exact[0], exact[1], exact[3], problem.g, "float64", "ordered")),
+        (back, reference.input_gradient(exact[2], exact[1], exact[4], problem.g, "float64", "ordered")),
+        (weight, reference.weight_gradient(exact[2], exact[0], problem.g, "float64", "ordered")),
+    ):
+        error = np.abs(values(result.cpu()).astype(np.float64) - expected)
+        assert error.max() < 2**-7 * np.abs(expected).max()
+    alone, alone_back = problem.result(grad[:1].shape), problem.result(x[:1].shape)
+    conv.conv(x[1:], w, bias, alone, problem.c, "native")
+    conv.conv_input_gradient(grad[1:], w, reverse, alone_back, problem.c, "native")
+    assert_same_bits(alone.cpu(), out[1:].cpu())
+    assert_same_bits(alone_back.cpu(), back[1:].cpu())

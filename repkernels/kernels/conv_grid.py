@@ -54,8 +54,8 @@ def grid_of(c: Convolution, spread: int, multiple: int = 1) -> Grid:
     if any(shift for axis in axes for _, shift in axis.taps):
         axes[2] = axes[2]._replace(pitch=-(-axes[2].pitch // multiple) * multiple)
     pitch = (axes[0].pitch, axes[1].pitch, axes[2].pitch)
-    met = [
-        (tuple(phase for phase, _ in at), (at[0][1] * pitch[1] + at[1][1]) * pitch[2] + at[2][1])
+    met: list[tuple[Triple, int]] = [
+        ((at[0][0], at[1][0], at[2][0]), (at[0][1] * pitch[1] + at[1][1]) * pitch[2] + at[2][1])
         for at in ((d, h, w) for d in axes[0].taps for h in axes[1].taps for w in axes[2].taps)
     ]
     phases = tuple(sorted({phase for phase, _ in met}))

@@ -103,8 +103,9 @@ def conv_native_add_kernel(part, out, CHUNKS, BATCH, M, N, TAPS, CPG, ACROSS, BM
     mask = in_rows[:, None] & in_cols[None, :]
     at = part + (batch.to(tl.int64) * M + rows.to(tl.int64)[:, None]) * N + cols[None, :]
     total = tl.load(at, mask=mask, other=0.0)
-    for chunk in range(1, CHUNKS):
-        total += tl.load(at + chunk.to(tl.int64) * BATCH * M * N, mask=mask, other=0.0)
+    for _ in range(1, CHUNKS):
+        at += tl.cast(BATCH, tl.int64) * M * N
+        total += tl.load(at, mask=mask, other=0.0)
     y = positive_zeros(total, out.dtype.element_ty).to(out.dtype.element_ty)
     tl.store(out + at_rows[:, None] + at_cols[None, :], y, mask=mask)
 

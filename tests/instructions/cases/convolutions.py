@@ -1,4 +1,4 @@
-"""Convolutions: `ordered`, depthwise, and what meets elements that are not finite."""
+"""Convolutions: `ordered`, `fixed`, `native`, depthwise, and what meets elements that are not finite."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from repkernels.convolution import Convolution
-from repkernels.kernels import conv_depthwise, conv_nonfinite, conv_ordered
+from repkernels.kernels import conv_depthwise, conv_fixed, conv_native, conv_nonfinite, conv_ordered
 from repkernels.kernels.configuration import Configuration, use_configuration
+from repkernels.kernels.engine import use_engine
 from tests.instructions.case import Case, everything, tensor
 from tests.instructions.compiled import TARGETS
 
@@ -59,6 +60,24 @@ def _depthwise(only: str, contract: str, *shape: object, **options: object) -> N
         conv_depthwise.weight_gradient(g, x, torch.empty_like(w), c, contract)
 
 
+def _fixed(only: str, S: int, *shape: object, engine: str = "int8", **options: object) -> None:
+    x, w, g, b, c = _operands(*shape, **options)
+    with use_engine(engine):
+        if "f" in only:
+            conv_fixed.forward(x, w, b, g, c, S)
+        if "i" in only:
+            conv_fixed.input_gradient(g, w, None, x, c, S)
+        if "w" in only:
+            conv_fixed.weight_gradient(g, x, torch.empty_like(w), c, S)
+
+
+def _native(*shape: object, **options: object) -> None:
+    x, w, g, b, c = _operands(*shape, **options)
+    conv_native.forward(x, w, b, g, c)
+    conv_native.input_gradient(g, w, None, x, c)
+    conv_native.weight_gradient(g, x, torch.empty_like(w), c)
+
+
 def _nonfinite(dtype: torch.dtype) -> None:
     x, w, g, b, c = _operands(dtype, 64, 56, 64, 3)
     flags = torch.empty(32 * 58 * 58, dtype=torch.int32)
@@ -83,8 +102,17 @@ def cases(target: str) -> Iterator[Case]:
     )
     half = (BF16, 30, 29, 30, 5, 2, 30)
     yield Case("conv depthwise odd", partial(_depthwise, "iw", "ordered", *half, odd=True))
+    int8, half_products = frozenset({"i8"}), frozenset({"f16"})
+    yield Case("conv fixed 3x3", partial(_fixed, "fiw", 3, FP32, 64, 56, 64, 3), int8, int8)
+    odd = partial(_fixed, "fw", 2, BF16, 30, 27, 20, 3, stride=2, groups=2, odd=True)
+    yield Case("conv fixed bf16, odd, strided", odd, int8, int8)
+    yield Case("conv native", partial(_native, BF16, 64, 56, 64, 3), frozenset({"bf16"}), frozenset({"bf16"}))
     yield Case("conv non-finite", partial(_nonfinite, FP32), frozenset({"f16"}), frozenset({"f16"}))
     if everything(target):
+        yield Case("conv fixed pointwise", partial(_fixed, "fiw", 4, FP32, 256, 28, 64, 1), int8, int8)
+        yield Case("conv fixed 7x7", partial(_fixed, "fw", 3, FP32, 3, 112, 64, 7, stride=2, last=True), int8, int8)
+        window16 = partial(_fixed, "fw", 2, BF16, 64, 28, 64, 3, engine="window16")
+        yield Case("conv fixed window16", window16, half_products, half_products)
         yield ordered("channels_last", "fw", FP32, 64, 56, 64, 3, last=True)
         yield ordered("pointwise", "fiw", FP32, 256, 56, 64, 1)
         yield ordered("7x7", "fiw", FP32, 3, 224, 64, 7, stride=2)
