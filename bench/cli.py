@@ -10,13 +10,13 @@ from rich.progress import track
 
 from repkernels.devices import named_device, writable
 
-from . import benchmarks, isolated, machine, network_cli, report  # noqa: F401  (benchmarks registers them)
+from . import benchmarks, isolated, machine, network_cli, randomness_cli, report  # noqa: F401  (benchmarks registers them)
 from .measure import ROUNDS
 from .registry import REGISTRY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 # With options of their own.
-APART = {"networks": network_cli.app}
+APART = {"networks": network_cli.app, "randomness": randomness_cli.app}
 
 
 @app.command()
@@ -32,7 +32,7 @@ def bench(
 ) -> None:
     """Measures this library beside torch, in one run, on random data. Exit code 1 if something was not measured.
 
-    `networks` has options of its own: `repkernels bench networks --help`.
+    `networks` and `randomness` have options of their own: `repkernels bench networks --help`.
     """
     writable(json_file)
     if name not in REGISTRY:

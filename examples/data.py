@@ -1,12 +1,13 @@
 """Data sets. What is random about a sample is a function of the seed, the epoch and the sample's index alone."""
 
-import pickle
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bench import images
+from repkernels import random
 from repkernels.random import words
 
 
@@ -47,26 +48,14 @@ def digits(size: int = 8, channels: int = 1, crop: int = 0) -> tuple[Samples, Sa
 
     Their order is the next draw of the process's generator.
     """
-    from sklearn.datasets import load_digits
-
-    from repkernels import random
-
-    if size % 8:
-        raise ValueError(f"size: expected a multiple of 8, got {size}")
-    found = load_digits()
-    pixels = found.images.astype(np.uint8)[:, None].repeat(channels, 1).repeat(size // 8, 2).repeat(size // 8, 3)
-    order = random.permutation(len(pixels)).numpy()
-    train, test = order[:-360], order[-360:]
-    return (
-        Samples(pixels[train], found.target[train], 0, 1 / 16, crop),
-        Samples(pixels[test], found.target[test], 0, 1 / 16),
-    )
+    found = images.digits(size, channels)
+    order = random.permutation(len(found.labels)).numpy()
+    train, test = found.some(order[:-360]), found.some(order[-360:])
+    return Samples(*train, 0, 1 / 16, crop), Samples(*test, 0, 1 / 16)
 
 
 def synthetic(size: int, count: int, classes: int) -> tuple[Samples, Samples]:
     """Random images of 3 channels with random labels, for measuring and comparing."""
-    from repkernels import random
-
     pixels = random.randint(0, 256, (count, 3, size, size), dtype=torch.uint8).numpy()
     labels = random.randint(0, classes, (count,)).numpy()
     return Samples(pixels, labels, 128, 1 / 64, crop=size // 8, flip=True), Samples(
@@ -76,14 +65,8 @@ def synthetic(size: int, count: int, classes: int) -> tuple[Samples, Samples]:
 
 def cifar10(folder: Path) -> tuple[Samples, Samples]:
     """A local copy of CIFAR-10's Python version: the folder that holds data_batch_1 to 5 and test_batch."""
-
-    def read(names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        parts = [pickle.loads((folder / name).read_bytes(), encoding="bytes") for name in names]
-        pixels = np.concatenate([np.asarray(part[b"data"], np.uint8) for part in parts]).reshape(-1, 3, 32, 32)
-        return pixels, np.concatenate([np.asarray(part[b"labels"], np.int64) for part in parts])
-
-    train = read([f"data_batch_{i}" for i in range(1, 6)])
-    return Samples(*train, 128, 1 / 64, crop=4, flip=True), Samples(*read(["test_batch"]), 128, 1 / 64)
+    train, test = images.cifar10(folder)
+    return Samples(*train, 128, 1 / 64, crop=4, flip=True), Samples(*test, 128, 1 / 64)
 
 
 class Text(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
