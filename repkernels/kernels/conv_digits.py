@@ -275,6 +275,11 @@ def elements(x: Tensor, c: Convolution, grid: Grid, stride: Triple, multiple: in
     return rows
 
 
+# Channels and positions of a program where channels are apart in memory, and where they lie together.
+LINES = (32, 128)
+LINES_LAST = (64, 128)
+
+
 def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, channels: Tensor) -> Planes:
     """Digits of x with the positions of a channel together: (S, groups, phases, channels, N * positions).
 
@@ -286,13 +291,14 @@ def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, chan
     line, F = padded(N * grid.positions), len(grid.phases)
     rows = x.new_empty((S, c.groups, F, cross, line), dtype=torch.int8)
     scale = x.new_empty((c.groups, cross), dtype=torch.int32)
-    BC = min(32, triton.next_power_of_2(cpg))
-    BP = 4096 // BC
+    BC, BP = LINES_LAST if x.stride(1) == 1 else LINES
+    BC = min(BC, triton.next_power_of_2(cpg))
     programs = c.groups * F * (cross // cpg) * triton.cdiv(cpg, BC) * triton.cdiv(line, BP)
     launch(digits_kernel, (programs,), x, channels, rows, scale, origins(grid.phases, x.device), N, cpg, cross,
            *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line,
            F, *x.stride(), rows.stride(0), cross * line, cpg, S=S, LAST=LAST_SIGNIFICAND[S], PIXELS=False,
-           TOGETHER=False, SPREAD=grid.spread, BC=BC, BP=BP)  # fmt: skip
+           TOGETHER=False, SPREAD=grid.spread, BC=BC, BP=BP,
+           num_warps=max(1, BC * BP // 1024))  # fmt: skip
     return Planes(rows, scale)
 
 

@@ -17,8 +17,8 @@ from repkernels.convolution import Convolution, Triple
 from repkernels.kernels.arith import tile_of
 from repkernels.kernels.configuration import Configuration, fitted, pick_for, processors
 from repkernels.kernels.conv_digits import Planes, by_lines, by_pixels, extents, weight_digits
-from repkernels.kernels.conv_fixed_finish import UNSPECIALISED, finish_kernel, group_of, places, step, store
-from repkernels.kernels.conv_fixed_hopper import conv_hopper, conv_hopper_fits
+from repkernels.kernels.conv_fixed_finish import UNSPECIALISED, finish_kernel, finished, group_of, places, step
+from repkernels.kernels.conv_fixed_hopper import by_vectors, conv_hopper, conv_hopper_fits
 from repkernels.kernels.conv_grid import Tap, backwards, grid_of, shifts, steps
 from repkernels.kernels.engine import engine_for
 from repkernels.kernels.launch import launch
@@ -89,8 +89,9 @@ def conv_fixed_kernel(
                 batch, rows, cols, M, N, TAPS, P, PH, PW, OD, OH, OW, CPG, ACROSS,
                 stride_n, stride_c, stride_d, stride_h, stride_w, LINES,
             )  # fmt: skip
-            store(total.to(tl.float32), group_of(batch, TAPS, LINES), rows, cols, in_rows, in_cols, at_rows, at_cols,
-                  scale_a, scale_b, bias, out, M, N, S, BIAS)  # fmt: skip
+            y = finished(total.to(tl.float32), group_of(batch, TAPS, LINES), rows, cols, in_rows, in_cols, scale_a,
+                         scale_b, bias, out.dtype.element_ty, M, N, S, BIAS)  # fmt: skip
+            tl.store(out + at_rows[:, None] + at_cols[None, :], y, mask=in_rows[:, None] & in_cols[None, :])
 
 
 class Scales(NamedTuple):
@@ -215,7 +216,9 @@ def _product(
     window16 = engine_for(device) == "window16"
     hopper = on_hopper(device) and not window16
     configurations = WINDOW16_CONFIGURATIONS if window16 else CONFIGURATIONS[S]
-    c = _tile(configurations, shape, K, 3 * S if window16 else S, 0 if hopper else 4, device)
+    # A result may pass through shared memory: by vectors, and elsewhere than on Hopper.
+    result = 4 if not hopper or out.stride(1) == 1 else 0
+    c = _tile(configurations, shape, K, 3 * S if window16 else S, result, device)
     per = triton.cdiv(K, c.BK)
     count = per if lines else per * shape.TAPS
     tiles = shape.BATCH * c.tiles(shape.M, shape.N)
@@ -228,12 +231,15 @@ def _product(
     planes = (a.rows.view(-1, a.rows.shape[-1]), b.rows.view(-1, b.rows.shape[-1]))
     programs = min(tiles * splits, processors(device))
     if hopper and conv_hopper_fits(c):
-        conv_hopper(c, *planes, (part, count, splits, span, *arguments), programs, common | {"SPLIT": splits > 1})
+        last = not lines and by_vectors(out, shape.N, c.BN)
+        common |= {"SPLIT": splits > 1, "LAST": last and splits == 1}
+        conv_hopper(c, *planes, (part, count, splits, span, *arguments), programs, common)
     else:
         launch(conv_fixed_kernel, (programs,), describe(planes[0], [c.BM, c.BK]), describe(planes[1], [c.BN, c.BK]),
                part, count, splits, span, *arguments, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, SPLIT=splits > 1,
                WINDOW=longest, WINDOW16=window16, num_warps=c.num_warps, num_stages=c.num_stages, **common)  # fmt: skip
     if splits > 1:
+        common = {name: common[name] for name in ("S", "LINES", "BIAS")}
         grid = (shape.BATCH * triton.cdiv(shape.M, 32) * triton.cdiv(shape.N, 64),)
         launch(finish_kernel, grid, part, splits, *arguments, BM=32, BN=64, WIDE=count * c.BK > LONGEST_INT64[S],
                **common)  # fmt: skip

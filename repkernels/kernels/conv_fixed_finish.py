@@ -93,21 +93,21 @@ def finish_kernel(
         else:
             low += total
     r = rounded(low, high) if WIDE else low.to(tl.float32)
-    store(r, group_of(batch, TAPS, LINES), rows, cols, in_rows, in_cols, at_rows, at_cols, scale_a, scale_b, bias, out,
-          M, N, S, BIAS)  # fmt: skip
+    y = finished(r, group_of(batch, TAPS, LINES), rows, cols, in_rows, in_cols, scale_a, scale_b, bias,
+                 out.dtype.element_ty, M, N, S, BIAS)  # fmt: skip
+    tl.store(out + at_rows[:, None] + at_cols[None, :], y, mask=mask)
 
 
 @triton.jit
-def store(
-    r, g, rows, cols, in_rows, in_cols, at_rows, at_cols, scale_a, scale_b, bias, out, M, N,
+def finished(
+    r, g, rows, cols, in_rows, in_cols, scale_a, scale_b, bias, FORMAT: tl.constexpr, M, N,
     S: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """From RN32(P') to the stored result: exponents, bias, output type."""
+    """From RN32(P') to the result in FORMAT: exponents, bias, output type."""
     sa = tl.load(scale_a + g.to(tl.int64) * M + rows, mask=in_rows, other=0) >> 1
     sb = tl.load(scale_b + g * N + cols, mask=in_cols, other=0) >> 1
     shift: tl.constexpr = 8 * (S - 2) if S > 2 else 0
     r = ldexp(r, sa[:, None] + sb[None, :] + shift)
     if BIAS:
         r = r + tl.load(bias + g * N + cols, mask=in_cols, other=0.0).to(tl.float32)[None, :]
-    y = positive_zeros(r, out.dtype.element_ty).to(out.dtype.element_ty)
-    tl.store(out + at_rows[:, None] + at_cols[None, :], y, mask=in_rows[:, None] & in_cols[None, :])
+    return positive_zeros(r, FORMAT).to(FORMAT)

@@ -16,9 +16,9 @@ from repkernels.kernels.conv_fixed_finish import UNSPECIALISED
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed_hopper import REGISTERS, async_load, joined, place, products, settled
 
-step, places, store, group_of = (
+step, places, finished, group_of = (
     gluon.jit(f.fn)
-    for f in (conv_fixed_finish.step, conv_fixed_finish.places, conv_fixed_finish.store, conv_fixed_finish.group_of)
+    for f in (conv_fixed_finish.step, conv_fixed_finish.places, conv_fixed_finish.finished, conv_fixed_finish.group_of)
 )
 
 
@@ -43,12 +43,37 @@ def load_step(
             async_load(digits_b, [row_b + d * plane_b, k_b], bar, tiles_b.index(at), wanted)
 
 
+@gluon.jit
+def store_vectors(
+    y, out, batch, row, col, M, N, TAPS, P, PH, PW, OD, OH, OW, stride_n, stride_d, stride_h, stride_w,
+    num_warps: gl.constexpr,
+):  # fmt: skip
+    """Stores a tile of positions whose channels lie together, eight neighbours at a time: `by_vectors`."""
+    BM: gl.constexpr = y.shape[0]
+    BN: gl.constexpr = y.shape[1]
+    together: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [num_warps, 1], [1, 0])
+    rows = row + gl.arange(0, BM, layout=gl.SliceLayout(1, together))
+    cols = col + gl.arange(0, BN, layout=gl.SliceLayout(0, together))
+    at_rows, at_cols, in_rows, _ = places(batch, rows, cols, M, N, TAPS, P, PH, PW, OD, OH, OW, 1, 1, stride_n, 1,
+                                          stride_d, stride_h, stride_w, False)  # fmt: skip
+    at = gl.max_contiguous(gl.multiple_of(at_rows[:, None] + at_cols[None, :], [1, 8]), [1, 8])
+    gl.store(out + at, gl.convert_layout(y, together), mask=in_rows[:, None])
+
+
+def by_vectors(out: Tensor, channels: int, columns: int) -> bool:
+    """Whether tiles of so many columns cover a group's channels, whose vectors of eight lie on borders."""
+    strides = (out.stride(0), *out.stride()[2:])
+    whole = channels % columns == 0 and out.stride(1) == 1 and out.data_ptr() % 16 == 0
+    return whole and all(s % 8 == 0 for s, n in zip(strides, (out.shape[0], *out.shape[2:]), strict=True) if n > 1)
+
+
 @gluon.jit(do_not_specialize=[*UNSPECIALISED, "STEPS", "SPLITS", "SPAN"])
 def conv_hopper_kernel(
     digits_a, digits_b, part, STEPS, SPLITS, SPAN, table, scale_a, scale_b, bias, out, BATCH, M, N, TAPS, SECTIONS_A,
     SECTIONS_B, PER, P, PH, PW, OD, OH, OW, stride_n, stride_c, stride_d, stride_h, stride_w, CPG, ACROSS,
     S: gl.constexpr, LINES: gl.constexpr, BIAS: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
-    U: gl.constexpr, REGISTERS: gl.constexpr, SPLIT: gl.constexpr, num_warps: gl.constexpr,
+    U: gl.constexpr, REGISTERS: gl.constexpr, SPLIT: gl.constexpr, LAST: gl.constexpr,
+    num_warps: gl.constexpr,
 ):  # fmt: skip
     """Persistent over (batch, split, tile). A split covers SPAN steps of k, U to a stage; int32 holds their sums."""
     BM: gl.constexpr = digits_a.block_type.shape[0]
@@ -121,8 +146,13 @@ def conv_hopper_kernel(
                 this_batch, rows, cols, M, N, TAPS, P, PH, PW, OD, OH, OW, CPG, ACROSS,
                 stride_n, stride_c, stride_d, stride_h, stride_w, LINES,
             )  # fmt: skip
-            store(total.to(gl.float32), group_of(this_batch, TAPS, LINES), rows, cols, in_rows, in_cols, at_rows,
-                  at_cols, scale_a, scale_b, bias, out, M, N, S, BIAS)  # fmt: skip
+            y = finished(total.to(gl.float32), group_of(this_batch, TAPS, LINES), rows, cols, in_rows, in_cols, scale_a,
+                         scale_b, bias, out.dtype.element_ty, M, N, S, BIAS)  # fmt: skip
+            if LAST:
+                store_vectors(y, out, this_batch, this_row, this_col, M, N, TAPS, P, PH, PW, OD, OH, OW, stride_n,
+                              stride_d, stride_h, stride_w, num_warps)  # fmt: skip
+            else:
+                gl.store(out + at_rows[:, None] + at_cols[None, :], y, mask=in_rows[:, None] & in_cols[None, :])
 
 
 def conv_hopper_fits(c: Configuration) -> bool:

@@ -18,6 +18,7 @@ from repkernels.kernels.configuration import Configuration, fitted, pick_for, pr
 from repkernels.kernels.conv_digits import elements
 from repkernels.kernels.conv_fixed import spread_for_few
 from repkernels.kernels.conv_fixed_finish import UNSPECIALISED, places, step
+from repkernels.kernels.conv_fixed_hopper import by_vectors
 from repkernels.kernels.conv_grid import Tap, backwards, grid_of, shifts, steps
 from repkernels.kernels.conv_native_hopper import conv_native_hopper
 from repkernels.kernels.launch import launch
@@ -175,14 +176,15 @@ def _over_channels(
     M, N, K = a.shape[2], b.shape[2], a.shape[3]
     c = pick_for(CONFIGURATIONS, (groups, M, N), 2, out.device)
     c = c._replace(BN=max(16, min(c.BN, triton.next_power_of_2(N))), BK=max(16, min(c.BK, triton.next_power_of_2(K))))
-    c = fitted(c, 2, out.device)
+    c = fitted(c, 2, out.device, 2 * (out.stride(1) == 1))
     per = triton.cdiv(K, c.BK)
     programs = min(groups * c.tiles(M, N), processors(out.device))
     arguments = (per * len(taps), steps(taps, M, out.device), out if bias is None else bias, out, groups, M, N,
                  len(taps), a.shape[1], b.shape[1], per, math.prod(pitch), *pitch[1:], *out.shape[2:],
                  *out.stride())  # fmt: skip
     if on_hopper(out.device) and c.BM == 16 * c.num_warps and c.num_stages > 1:
-        conv_native_hopper(c, a.view(-1, K), b.view(-1, b.shape[-1]), arguments, programs, bias is not None)
+        last = by_vectors(out, N, c.BN)
+        conv_native_hopper(c, a.view(-1, K), b.view(-1, b.shape[-1]), arguments, programs, bias is not None, last)
         return
     launch(conv_native_kernel, (programs,), describe(a.view(-1, K), [c.BM, c.BK]),
            describe(b.view(-1, b.shape[-1]), [c.BN, c.BK]), *arguments, BIAS=bias is not None, BM=c.BM, BN=c.BN,

@@ -13,7 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from repkernels.kernels.configuration import Configuration
 from repkernels.kernels.conv_fixed_finish import UNSPECIALISED
-from repkernels.kernels.conv_fixed_hopper import load_step, places
+from repkernels.kernels.conv_fixed_hopper import load_step, places, store_vectors
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed_hopper import place, positive_zeros
 
@@ -22,7 +22,7 @@ from repkernels.kernels.matmul_fixed_hopper import place, positive_zeros
 def conv_native_hopper_kernel(
     a, b, STEPS, table, bias, out, BATCH, M, N, TAPS, SECTIONS_A, SECTIONS_B, PER, P, PH, PW, OD, OH, OW,
     stride_n, stride_c, stride_d, stride_h, stride_w, BIAS: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
-    U: gl.constexpr, num_warps: gl.constexpr,
+    U: gl.constexpr, LAST: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """Persistent over (group, tile). a: rows of positions, b: rows of output channels by tap, channels along both."""
     BM: gl.constexpr = a.block_type.shape[0]
@@ -84,7 +84,11 @@ def conv_native_hopper_kernel(
         if BIAS:
             acc = acc + gl.load(bias + this_batch * N + cols, mask=in_cols, other=0.0).to(gl.float32)[None, :]
         y = positive_zeros(acc, out.dtype.element_ty).to(out.dtype.element_ty)
-        gl.store(out + at_rows[:, None] + at_cols[None, :], y, mask=in_rows[:, None] & in_cols[None, :])
+        if LAST:
+            store_vectors(y, out, this_batch, this_row, this_col, M, N, TAPS, P, PH, PW, OD, OH, OW, stride_n, stride_d,
+                          stride_h, stride_w, num_warps)  # fmt: skip
+        else:
+            gl.store(out + at_rows[:, None] + at_cols[None, :], y, mask=in_rows[:, None] & in_cols[None, :])
 
 
 @functools.cache
@@ -93,13 +97,16 @@ def _layout(rows: int, BK: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
 
 
 def conv_native_hopper(
-    c: Configuration, a: Tensor, b: Tensor, arguments: Sequence[Any], programs: int, bias: bool
+    c: Configuration, a: Tensor, b: Tensor, arguments: Sequence[Any], programs: int, bias: bool, last: bool
 ) -> None:
-    """Starts the kernel over rows of elements of both operands; arguments: as the kernel takes them after these."""
+    """Starts the kernel over rows of elements of both operands; arguments: as the kernel takes them after these.
+
+    last: `by_vectors` of the output.
+    """
     descriptors = (
         TensorDescriptor(rows, list(rows.shape), list(rows.stride()), [block, c.BK], _layout(block, c.BK, rows.dtype))
         for rows, block in ((a, c.BM), (b, c.BN))
     )
     U = 128 // c.BK
     launch(conv_native_hopper_kernel, (programs,), *descriptors, *arguments, BIAS=bias, GROUP=c.GROUP,
-           STAGES=max(2, c.num_stages // U), U=U, num_warps=c.num_warps)  # fmt: skip
+           STAGES=max(2, c.num_stages // U), U=U, LAST=last, num_warps=c.num_warps)  # fmt: skip
