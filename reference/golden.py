@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from reference import cross_entropy, digest, formats, inputs, matmul, mlp, philox, relu, sgd
+from reference import cnn, cross_entropy, digest, formats, inputs, matmul, mlp, philox, relu, sgd
 from reference import sum as summation
 from reference.cases import FAMILIES
 
@@ -238,8 +238,19 @@ def files(names: Sequence[str] = ()) -> Iterator[tuple[str, list[Case]]]:
         if not names or name in names:
             yield name, [completed(case) for case in cases]
     if not names or "demo" in names:
-        results = {name: {"digest": value} for name, value in mlp.digests().items()}
-        yield "demo", [{"op": "demo", "dtype": "float32", "contract": "fixed24", "results": results}]
+        networks = {"demo": mlp.digests(), "demo_cnn": cnn.digests()}
+        yield (
+            "demo",
+            [
+                {
+                    "op": name,
+                    "dtype": "float32",
+                    "contract": "fixed24",
+                    "results": {what: {"digest": value} for what, value in found.items()},
+                }
+                for name, found in networks.items()
+            ],
+        )
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""`repkernels demo`: a model trained on real images, with the same bits on every machine (SPEC.md, "The demo")."""
+"""`repkernels demo`: models trained on real images, with the same bits on every machine (SPEC.md, "The demo")."""
 
 import contextlib
 import json
@@ -23,8 +23,35 @@ from repkernels.verify.compare import patterns
 from repkernels.verify.report import describe
 
 SEED = 0
-TEST, BATCH, EPOCHS = 360, 64, 20
-LEARNING_RATE, MOMENTUM = 0.05, 0.9
+TEST, BATCH, MOMENTUM = 360, 64, 0.9
+
+
+class Network(NamedTuple):
+    """What is trained: its title, what makes it, an image's shape, epochs and learning rate."""
+
+    title: str
+    build: Callable[[], torch.nn.Module]
+    shape: tuple[int, ...]
+    epochs: int
+    lr: float
+
+
+def _mlp() -> torch.nn.Module:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def _cnn() -> torch.nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+NETWORKS = {
+    "mlp": Network("MLP", _mlp, (64,), 20, 0.05),
+    "cnn": Network("CNN", _cnn, (1, 8, 8), 3, 0.1),
+}
 
 
 class Trained(NamedTuple):
@@ -44,23 +71,22 @@ class Comparison(NamedTuple):
     largest: float
 
 
-def train(device: torch.device, step: Callable[[], None] = lambda: None) -> Trained:
-    """Trains an MLP 64-128-64-10 on scikit-learn's handwritten digits under the contract in force.
+def train(device: torch.device, network: Network, step: Callable[[], None] = lambda: None) -> Trained:
+    """Trains a network on scikit-learn's handwritten digits under the contract in force.
 
     step: called after each epoch. Raises ModuleNotFoundError without scikit-learn (`pip install repkernels[demo]`).
     """
     pixels, labels = _data()
+    pixels = pixels.unflatten(1, network.shape)
     random.manual_seed(SEED)
     order = random.permutation(len(pixels))
     train_set, test_set = order[:-TEST], order[-TEST:]
-    model = nn.Sequential(
-        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
-    ).to(device)  # fmt: skip
+    model = network.build().to(device)
     digests = {"initial": repkernels.digest(model)}
     loss_of = nn.CrossEntropyLoss()
-    optimizer = optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    optimizer = optim.SGD(model.parameters(), lr=network.lr, momentum=MOMENTUM)
     pixels, labels = pixels.to(device), labels.to(device)
-    for _ in range(EPOCHS):
+    for _ in range(network.epochs):
         shuffled = train_set[random.permutation(len(train_set))].to(device)
         for rows in shuffled.split(BATCH):
             optimizer.zero_grad()
@@ -93,7 +119,7 @@ def demo_command(
     contract: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}; the defaults if left out.")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write what was seen here.")] = None,
 ) -> None:
-    """Trains a model on real images and compares its bits with those recorded from the reference."""
+    """Trains models on real images and compares their bits with those recorded from the reference."""
     where = named_device(device)
     if contract and contract not in NAMES:
         raise typer.BadParameter(f"--contract: expected one of {', '.join(NAMES)}, got {contract!r}")
@@ -103,36 +129,49 @@ def demo_command(
     console = Console()
     machine = describe(where)
     console.print(f"Training on {machine['name']}, torch {machine['torch']}", highlight=False)
-    begin = time.perf_counter()
-    with repkernels.contract(contract) if contract else contextlib.nullcontext(), _progress(console) as step:
-        trained = train(where, step)
-    seconds = time.perf_counter() - begin
-    # The recorded run followed the default contracts.
-    expected = {} if contract else recorded_digests()
+    # The recorded runs followed the default contracts.
+    expected = {name: {} if contract else recorded_digests(name) for name in NETWORKS}
+    found, seconds = {}, {}
+    for name, network in NETWORKS.items():
+        begin = time.perf_counter()
+        with repkernels.contract(contract) if contract else contextlib.nullcontext():
+            with _progress(console, network.epochs) as step:
+                trained = found[name] = train(where, network, step)
+        seconds[name] = round(time.perf_counter() - begin, 2)
+        summary = f"{network.epochs} epochs in {seconds[name]:.1f} s, test accuracy {trained.accuracy:.2%}"
+        console.print(f"{network.title}: {summary}", highlight=False)
+        for line in _digest_lines(trained, expected[name]):
+            console.print(line, highlight=False, soft_wrap=True)
     comparisons = compare_batches(where)
     if json_file is not None:
-        record = as_json(trained, expected, comparisons) | {"contract": contract or None, "seconds": round(seconds, 2)}
+        record = as_json(found, expected, comparisons) | {"contract": contract or None, "seconds": seconds}
         json_file.write_text(json.dumps(machine | record, indent=1) + "\n")
-    console.print(f"{EPOCHS} epochs in {seconds:.1f} s, test accuracy {trained.accuracy:.2%}", highlight=False)
-    for line in _digest_lines(trained, expected):
-        console.print(line, highlight=False, soft_wrap=True)
     console.print(_comparisons(comparisons))
-    if not expected:
+    if contract:
         console.print("No digests are recorded for this contract: compare them between machines.")
-    elif trained.digests != expected:
+    elif any(found[name].digests != expected[name] for name in NETWORKS):
         console.print("This machine trained another model than the reference did", style="bold red")
         raise typer.Exit(1)
     else:
         console.print("Every bit is the reference's", style="bold green")
 
 
-def as_json(trained: Trained, expected: dict[str, str], comparisons: list[Comparison]) -> dict[str, Any]:
+def as_json(
+    found: dict[str, Trained], expected: dict[str, dict[str, str]], comparisons: list[Comparison]
+) -> dict[str, Any]:
     """What was seen, as plain values."""
+    equal = {name: trained.digests == expected[name] for name, trained in found.items() if expected[name]}
     return {
-        "accuracy": trained.accuracy,
-        "digests": trained.digests,
-        "recorded": expected,
-        "equal": trained.digests == expected if expected else None,
+        "networks": {
+            name: {
+                "accuracy": trained.accuracy,
+                "digests": trained.digests,
+                "recorded": expected[name],
+                "equal": equal.get(name),
+            }
+            for name, trained in found.items()
+        },
+        "equal": all(equal.values()) if equal else None,
         "comparisons": [comparison._asdict() for comparison in comparisons],
     }
 
@@ -163,10 +202,10 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Callable[[], None]]:
+def _progress(console: Console, epochs: int) -> Iterator[Callable[[], None]]:
     columns = (TextColumn("epochs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=EPOCHS)
+        task = progress.add_task("", total=epochs)
         yield lambda: progress.advance(task)
 
 

@@ -14,17 +14,11 @@ from repkernels.verify.catalogue import demo as recorded
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def trained() -> demo.Trained:
-    return demo.train(CPU)
-
-
-def test_digests_are_those_of_the_reference(trained: demo.Trained) -> None:
-    assert trained.digests == recorded()
-
-
-def test_accuracy(trained: demo.Trained) -> None:
-    assert trained.accuracy > 0.96
+@pytest.mark.parametrize(("name", "accuracy"), [("mlp", 0.96), ("cnn", 0.9)])
+def test_digests_are_those_of_the_reference(name: str, accuracy: float) -> None:
+    trained = demo.train(CPU, demo.NETWORKS[name])
+    assert trained.digests == recorded(name)
+    assert trained.accuracy > accuracy
 
 
 def test_rows_do_not_depend_on_their_batch() -> None:
@@ -40,30 +34,41 @@ def test_every_comparison_is_made_for_both_libraries() -> None:
     assert all(0 <= c.differing <= c.rows == 256 for c in found)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, trained: demo.Trained, *arguments: str) -> tuple[int, str]:
+Digests = dict[str, dict[str, str]]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, digests: Digests, *arguments: str) -> tuple[int, str]:
     """The command with training replaced by its result."""
-    monkeypatch.setattr(demo, "train", lambda device, step: trained)
+    trained = {demo.NETWORKS[name]: demo.Trained(found, 0.97) for name, found in digests.items()}
+    monkeypatch.setattr(demo, "train", lambda device, network, step: trained[network])
     done = CliRunner().invoke(app, ["demo", "--device", "cpu", *arguments])
     return done.exit_code, done.output
 
 
-def test_equal_digests_succeed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code, output = run(monkeypatch, demo.Trained(recorded(), 0.97), "--json", str(tmp_path / "demo.json"))
+@pytest.fixture
+def digests() -> Digests:
+    return {name: recorded(name) for name in demo.NETWORKS}
+
+
+def test_equal_digests_succeed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digests: Digests) -> None:
+    code, output = run(monkeypatch, digests, "--json", str(tmp_path / "demo.json"))
     assert code == 0
     assert "Every bit is the reference's" in output
     record = json.loads((tmp_path / "demo.json").read_text())
     assert record["equal"] is True
-    assert record["digests"] == recorded()
+    assert {name: found["digests"] for name, found in record["networks"].items()} == digests
 
 
-def test_another_digest_fails_and_shows_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, output = run(monkeypatch, demo.Trained(recorded() | {"trained": "0" * 64}, 0.97))
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_another_digest_fails_and_shows_both(monkeypatch: pytest.MonkeyPatch, name: str, digests: Digests) -> None:
+    code, output = run(monkeypatch, digests | {name: digests[name] | {"trained": "0" * 64}})
     assert code == 1
     assert "0" * 64 in output
-    assert recorded()["trained"] in output
+    assert digests[name]["trained"] in output
 
 
-def test_another_contract_has_nothing_to_compare_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, output = run(monkeypatch, demo.Trained(dict.fromkeys(recorded(), "0" * 64), 0.97), "--contract", "ordered")
+def test_another_contract_has_nothing_to_compare_with(monkeypatch: pytest.MonkeyPatch, digests: Digests) -> None:
+    unknown = {name: dict.fromkeys(found, "0" * 64) for name, found in digests.items()}
+    code, output = run(monkeypatch, unknown, "--contract", "ordered")
     assert code == 0
     assert "No digests are recorded" in output

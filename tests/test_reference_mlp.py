@@ -24,7 +24,7 @@ def batch():
 
 
 def test_initial_digest_is_the_recorded_one(layers):
-    assert mlp.state(layers) == catalogue.demo()["initial"]
+    assert mlp.state(layers) == catalogue.demo("mlp")["initial"]
 
 
 def test_gradients_are_near_those_of_binary64(layers, batch):

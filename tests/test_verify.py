@@ -73,7 +73,8 @@ def test_catalogue_has_every_contract_and_kind():
     assert {"matmul", "linear", "sum", "cross_entropy", "relu", "sgd", "digest", "init", "permutation"} <= set(
         runner.operations()
     )
-    assert set(catalogue.demo()) == {"initial", "trained", "logits"}
+    for network in ("mlp", "cnn"):
+        assert set(catalogue.demo(network)) == {"initial", "trained", "logits"}
 
 
 def test_catalogue_keeps_bits_of_all_but_the_largest():

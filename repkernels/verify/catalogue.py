@@ -33,7 +33,8 @@ def title(case: Case) -> str:
     return " ".join([case["op"], case.get("kind", ""), shapes, *options]).replace("  ", " ")
 
 
-def demo() -> dict[str, str]:
-    """The digests of the demo's initial model, trained model and test logits."""
-    (case,) = json.loads(files("repkernels.verify").joinpath("golden", "demo.json").read_text())
-    return {name: result["digest"] for name, result in case["results"].items()}
+def demo(network: str) -> dict[str, str]:
+    """The digests of the initial model, trained model and test logits of the demo's "mlp" or "cnn"."""
+    cases = json.loads(files("repkernels.verify").joinpath("golden", "demo.json").read_text())
+    results = {case["op"]: case["results"] for case in cases}["demo" if network == "mlp" else f"demo_{network}"]
+    return {name: result["digest"] for name, result in results.items()}
