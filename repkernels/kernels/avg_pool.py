@@ -8,6 +8,7 @@ from repkernels.kernels.binary import divide
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum_rows
 from repkernels.kernels.launch import launch
 from repkernels.kernels.max_pool import steps
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 from repkernels.kernels.windows import (
     ELEMENTS,
     UNROLLED,
@@ -208,17 +209,17 @@ def forward(x: Tensor, out: Tensor, w: Windows, divide_by: int, divisor: int) ->
         tiles = Tiles(out, (x,), ELEMENTS if w.taps <= 4 else ELEMENTS // 2)
         launch(
             avg_pool_kernel, tiles.grid, x, out, tiles.rows, x.shape[1], *w.size, *w.output, divisor, *x.stride(),
-            *out.stride(), **shared, FULL=w.full, WIDTH=triton.next_power_of_2(w.taps), **tiles.constants,
+            *out.stride(), **shared, FULL=w.full, WIDTH=next_power_of_2(w.taps), **tiles.constants,
         )  # fmt: skip
         return
-    width = min(LANES.value, triton.next_power_of_2(w.taps))
-    blocks = triton.cdiv(w.taps, BLOCK.value)
+    width = min(LANES.value, next_power_of_2(w.taps))
+    blocks = cdiv(w.taps, BLOCK.value)
     if blocks > LANES.value:
         raise NotImplementedError(f"kernel_size: {w.kernel} has more than {LANES.value * BLOCK.value} taps")
     cols = max(4, 2048 // width)
     launch(
-        avg_pool_lanes_kernel, (triton.cdiv(out.numel(), cols),), x, out, out.numel(), x.shape[1], *w.size, *w.output,
-        divisor, *x.stride(), *out.stride(), **shared, WIDTH=width, COLS=cols, BLOCKS=triton.next_power_of_2(blocks),
+        avg_pool_lanes_kernel, (cdiv(out.numel(), cols),), x, out, out.numel(), x.shape[1], *w.size, *w.output,
+        divisor, *x.stride(), *out.stride(), **shared, WIDTH=width, COLS=cols, BLOCKS=next_power_of_2(blocks),
         BLOCK=BLOCK.value, WIDE=wide(out.dtype),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from repkernels.kernels.launch import launch
 from repkernels.kernels.norm_apply import COLUMN, TYPES, Axes, apply, gradient, scaled
 from repkernels.kernels.norm_sums import SIZE, column_statistics, pair_sums
 from repkernels.kernels.scalar import bits, scalar
+from repkernels.kernels.sizes import cdiv
 
 
 @triton.jit
@@ -63,7 +64,7 @@ def training(
         old = [v.contiguous() for v in (running_mean, running_var)]
         new_mean, new_var = (torch.empty_like(v) for v in old)
         launch(
-            running_kernel, (triton.cdiv(channels, SIZE),), *old, mean, squares, new_mean, new_var, channels,
+            running_kernel, (cdiv(channels, SIZE),), *old, mean, squares, new_mean, new_var, channels,
             x.numel() // channels - 1, bits(1 - momentum), bits(momentum), SIZE=SIZE, WIDE=TYPES[mean.dtype],
         )  # fmt: skip
     return _applied(x, mean, inverse, weight, bias), mean, inverse, new_mean, new_var
@@ -78,7 +79,7 @@ def evaluation(
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     mean, inverse = (torch.empty(channels, dtype=wide, device=x.device) for _ in range(2))
     launch(
-        evaluation_kernel, (triton.cdiv(channels, SIZE),), running_mean.contiguous(), running_var.contiguous(), mean,
+        evaluation_kernel, (cdiv(channels, SIZE),), running_mean.contiguous(), running_var.contiguous(), mean,
         inverse, channels, EPS=float(eps), SIZE=SIZE, WIDE=TYPES[wide],
     )  # fmt: skip
     return _applied(x, mean, inverse, weight, bias), mean, inverse

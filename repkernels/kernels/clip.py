@@ -12,6 +12,7 @@ from repkernels.kernels.binary import square_root
 from repkernels.kernels.flat import TYPES, elements, flats, numbers_on, place, tensor_at
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv
 
 PIECE = 16384  # elements of a program that scales
 SIZE = 1024
@@ -136,7 +137,7 @@ def norms(x: Sequence[Tensor], kind: str) -> Tensor:
         if not places:
             continue
         some = [x[i] for i in places]
-        counts = tuple(triton.cdiv(v.numel(), BLOCK.value) for v in some)
+        counts = tuple(cdiv(v.numel(), BLOCK.value) for v in some)
         if max(counts) > BLOCK.value:
             raise NotImplementedError(f"gradients of more than {BLOCK.value**2} elements are not supported")
         (flat,) = flats([some], BLOCK.value)

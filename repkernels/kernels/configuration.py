@@ -7,7 +7,8 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
-import triton
+
+from repkernels.kernels.sizes import cdiv
 
 
 class Configuration(NamedTuple):
@@ -28,7 +29,7 @@ class Configuration(NamedTuple):
         """Tiles that cover an (M, N) result, before any swap."""
         if self.swap:
             M, N = N, M
-        return triton.cdiv(M, self.BM) * triton.cdiv(N, self.BN)
+        return cdiv(M, self.BM) * cdiv(N, self.BN)
 
 
 _forced: ContextVar[Configuration | None] = ContextVar("repkernels_configuration", default=None)

@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 
 @triton.jit
@@ -46,5 +47,5 @@ def channels_last_rows(t: Tensor) -> Tensor:
 
 
 def _turn(src: Tensor, dst: Tensor, N: int, A: int, B: int) -> None:
-    BA, BB = (min(64, triton.next_power_of_2(size)) for size in (A, B))
-    launch(turn_kernel, (N * triton.cdiv(A, BA) * triton.cdiv(B, BB),), src, dst, A, B, BA=BA, BB=BB, num_warps=4)
+    BA, BB = (min(64, next_power_of_2(size)) for size in (A, B))
+    launch(turn_kernel, (N * cdiv(A, BA) * cdiv(B, BB),), src, dst, A, B, BA=BA, BB=BB, num_warps=4)

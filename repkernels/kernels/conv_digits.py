@@ -17,6 +17,7 @@ from repkernels.digits import padded
 from repkernels.kernels.arith import LAST_SIGNIFICAND, ldexp, low_digit, magnitude, round_half_even, scale_exponent
 from repkernels.kernels.conv_grid import Grid, origins
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 
 class Planes(NamedTuple):
@@ -73,12 +74,12 @@ def extents(x: Tensor, groups: int, by_sample: bool, by_channel: bool) -> tuple[
     L, cpg = line.shape[2], C // groups
     both = x.new_zeros((2 * N * groups + 2 * C,), dtype=torch.int32)
     samples, channels = both[: 2 * N * groups], both[2 * N * groups :]
-    BL = min(triton.next_power_of_2(L), 1024) if line.stride(2) == 1 else 32
+    BL = min(next_power_of_2(L), 1024) if line.stride(2) == 1 else 32
     BC = max(1, 4096 // BL)
     if by_sample:
         BC = min(BC, cpg & -cpg)  # the largest power of two that divides it
-    steps = min(4, triton.cdiv(L, BL))
-    grid = (N * triton.cdiv(C, BC) * triton.cdiv(L, BL * steps),)
+    steps = min(4, cdiv(L, BL))
+    grid = (N * cdiv(C, BC) * cdiv(L, BL * steps),)
     launch(extent_kernel, grid, line, samples, channels, C, L, cpg, *line.stride(), BY_SAMPLE=by_sample,
            BY_CHANNEL=by_channel, BC=BC, BL=BL, STEPS=steps)  # fmt: skip
     return samples, channels
@@ -240,16 +241,16 @@ def by_pixels(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, sam
     rows = x.new_empty((S, c.groups, F, M, cpad), dtype=torch.int8)
     scale = x.new_empty((c.groups, M), dtype=torch.int32)
     common: dict[str, Any] = {"S": S, "LAST": LAST_SIGNIFICAND[S]}
-    BC = min(64, triton.next_power_of_2(cpad))
+    BC = min(64, next_power_of_2(cpad))
     at = origins(grid.phases, x.device)
     plane = rows.stride(0)
     if samples is None:
         BP = 32 if x.stride(1) != 1 else 16
-        launch(pixels_kernel, (c.groups * triton.cdiv(M, BP),), x, rows, scale, at, N, cpg, P, *grid.pitch[1:], *stride,
-               *x.stride(), plane, cpad, BC=min(128, triton.next_power_of_2(cpad)), BP=BP, **common)  # fmt: skip
+        launch(pixels_kernel, (c.groups * cdiv(M, BP),), x, rows, scale, at, N, cpg, P, *grid.pitch[1:], *stride,
+               *x.stride(), plane, cpad, BC=min(128, next_power_of_2(cpad)), BP=BP, **common)  # fmt: skip
         return Planes(rows, scale)
     BP = 4096 // BC
-    programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(M, BP)
+    programs = c.groups * F * cdiv(cpad, BC) * cdiv(M, BP)
     launch(digits_kernel, (programs,), x, samples, rows, scale, at, N, cpg, cross, *x.shape[2:], P, *grid.pitch[1:],
            *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], M, F, *x.stride(), plane, M * cpad, cpad,
            PIXELS=True, TOGETHER=grid.spread > 0, SPREAD=0, BC=BC, BP=BP, **common)  # fmt: skip
@@ -264,10 +265,10 @@ def elements(x: Tensor, c: Convolution, grid: Grid, stride: Triple, multiple: in
     N, C = x.shape[:2]
     cpg, P = C // c.groups, grid.positions
     cross = cpg * math.prod(c.kernel[3 - grid.spread :])
-    cpad, line, F = padded(cross), triton.cdiv(N * P, multiple) * multiple, len(grid.phases)
+    cpad, line, F = padded(cross), cdiv(N * P, multiple) * multiple, len(grid.phases)
     rows = x.new_empty((c.groups, F, line, cpad))
-    BC = min(64, triton.next_power_of_2(cpad))
-    programs = c.groups * F * triton.cdiv(cpad, BC) * triton.cdiv(line, 4096 // BC)
+    BC = min(64, next_power_of_2(cpad))
+    programs = c.groups * F * cdiv(cpad, BC) * cdiv(line, 4096 // BC)
     launch(digits_kernel, (programs,), x, x, rows, x, origins(grid.phases, x.device), N, cpg, cross, *x.shape[2:], P,
            *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line, F,
            *x.stride(), 0, line * cpad, cpad, S=0, LAST=0, PIXELS=True, TOGETHER=grid.spread > 0, SPREAD=0, BC=BC,
@@ -292,8 +293,8 @@ def by_lines(x: Tensor, c: Convolution, grid: Grid, S: int, stride: Triple, chan
     rows = x.new_empty((S, c.groups, F, cross, line), dtype=torch.int8)
     scale = x.new_empty((c.groups, cross), dtype=torch.int32)
     BC, BP = LINES_LAST if x.stride(1) == 1 else LINES
-    BC = min(BC, triton.next_power_of_2(cpg))
-    programs = c.groups * F * (cross // cpg) * triton.cdiv(cpg, BC) * triton.cdiv(line, BP)
+    BC = min(BC, next_power_of_2(cpg))
+    programs = c.groups * F * (cross // cpg) * cdiv(cpg, BC) * cdiv(line, BP)
     launch(digits_kernel, (programs,), x, channels, rows, scale, origins(grid.phases, x.device), N, cpg, cross,
            *x.shape[2:], grid.positions, *grid.pitch[1:], *stride, c.kernel[2], *c.dilation[1:], *c.padding[1:], line,
            F, *x.stride(), rows.stride(0), cross * line, cpg, S=S, LAST=LAST_SIGNIFICAND[S], PIXELS=False,
@@ -350,8 +351,8 @@ def weight_digits(w: Tensor, groups: int, S: int, spread: int, across: bool) -> 
     KW = padded(C * T2)
     rows = w.new_empty((S, groups, T1, R, KW), dtype=torch.int8)
     scale = w.new_empty((groups, R), dtype=torch.int32)
-    BK = min(512, triton.next_power_of_2(KW))
-    BR = min(1024 // BK, triton.next_power_of_2(R))
-    launch(weight_kernel, (groups * triton.cdiv(R, BR),), w, rows, scale, R, C, T1, T2, KW, *w.stride()[:3],
+    BK = min(512, next_power_of_2(KW))
+    BR = min(1024 // BK, next_power_of_2(R))
+    launch(weight_kernel, (groups * cdiv(R, BR),), w, rows, scale, R, C, T1, T2, KW, *w.stride()[:3],
            rows.stride(0), S=S, LAST=LAST_SIGNIFICAND[S], BR=BR, BK=BK)  # fmt: skip
     return Planes(rows, scale)

@@ -26,6 +26,7 @@ from repkernels.kernels.matmul_fixed import digit_dot
 from repkernels.kernels.matmul_fixed_finish import LONGEST_INT32, LONGEST_INT64, joined
 from repkernels.kernels.matmul_fixed_hopper import on_hopper
 from repkernels.kernels.operand import describe
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 # Up to so many channels of a group the taps of a row are contracted together with them.
 FEW_CHANNELS = 8
@@ -219,11 +220,11 @@ def _product(
     # A result may pass through shared memory: by vectors, and elsewhere than on Hopper.
     result = 4 if not hopper or out.stride(1) == 1 else 0
     c = _tile(configurations, shape, K, 3 * S if window16 else S, result, device)
-    per = triton.cdiv(K, c.BK)
+    per = cdiv(K, c.BK)
     count = per if lines else per * shape.TAPS
     tiles = shape.BATCH * c.tiles(shape.M, shape.N)
     longest = LONGEST_INT32 // (S * c.BK)
-    least = triton.cdiv(count, longest) if hopper else triton.cdiv(count * c.BK, LONGEST_INT64[S])
+    least = cdiv(count, longest) if hopper else cdiv(count * c.BK, LONGEST_INT64[S])
     splits, span = _splits(count, tiles, least, processors(device))
     part = out.new_empty((splits, shape.BATCH, shape.M, shape.N) if splits > 1 else (1,), dtype=torch.int64)
     arguments = (table, a.scale, b.scale, out if bias is None else bias, out, *shape._replace(PER=per))
@@ -240,7 +241,7 @@ def _product(
                WINDOW=longest, WINDOW16=window16, num_warps=c.num_warps, num_stages=c.num_stages, **common)  # fmt: skip
     if splits > 1:
         common = {name: common[name] for name in ("S", "LINES", "BIAS")}
-        grid = (shape.BATCH * triton.cdiv(shape.M, 32) * triton.cdiv(shape.N, 64),)
+        grid = (shape.BATCH * cdiv(shape.M, 32) * cdiv(shape.N, 64),)
         launch(finish_kernel, grid, part, splits, *arguments, BM=32, BN=64, WIDE=count * c.BK > LONGEST_INT64[S],
                **common)  # fmt: skip
 
@@ -250,8 +251,8 @@ def _tile(
 ) -> Configuration:
     """A configuration for the shape, its tile no wider than the columns and no deeper than one row's k."""
     c = pick_for(configurations, (shape.BATCH, shape.M, shape.N), element, device, result)
-    BN = max(16, min(c.BN, triton.next_power_of_2(shape.N)))
-    BK = max(32, min(c.BK, triton.next_power_of_2(K)))
+    BN = max(16, min(c.BN, next_power_of_2(shape.N)))
+    BK = max(32, min(c.BK, next_power_of_2(K)))
     return fitted(c._replace(BN=BN, BK=BK, num_stages=min(8, c.num_stages * c.BK // BK)), element, device, result)
 
 
@@ -264,9 +265,9 @@ def _splits(count: int, tiles: int, least: int, processors: int) -> tuple[int, i
     """Into how many parts `count` steps are cut, and their length, so that the last program ends soonest."""
 
     def cost(splits: int) -> int:
-        span = triton.cdiv(count, splits)
-        return triton.cdiv(tiles * splits, processors) * (span + TILE_STEPS[splits > 1])
+        span = cdiv(count, splits)
+        return cdiv(tiles * splits, processors) * (span + TILE_STEPS[splits > 1])
 
     splits = min(range(least, max(least, min(count // 4, 4 * processors // tiles)) + 1), key=cost)
-    span = triton.cdiv(count, splits)
-    return triton.cdiv(count, span), span
+    span = cdiv(count, splits)
+    return cdiv(count, span), span

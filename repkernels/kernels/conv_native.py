@@ -25,6 +25,7 @@ from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed_hopper import on_hopper
 from repkernels.kernels.matmul_native import lacks_bfloat16
 from repkernels.kernels.operand import describe
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 CHUNK = 4096
 
@@ -142,7 +143,7 @@ def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution) -> None:
     b = elements(x, c, grid, c.stride, 64)
     across = c.kernel[2] if grid.spread else 1
     taps, line, M, N = len(grid.taps), a.shape[2], out.shape[0] // c.groups, cpg * across
-    batch, chunks = c.groups * taps, triton.cdiv(line, CHUNK)
+    batch, chunks = c.groups * taps, cdiv(line, CHUNK)
     t = fitted(pick_for(LINES, (batch * chunks, M, N), 2, out.device), 2, out.device)
     part = out.new_empty((chunks, batch, M, N), dtype=torch.float32)
     launch(conv_native_chunk_kernel, (min(batch * chunks * t.tiles(M, N), processors(out.device)),),
@@ -150,7 +151,7 @@ def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution) -> None:
            shifts(grid.taps, out.device), batch, chunks, M, N, line, taps, len(grid.phases), CHUNK=CHUNK, BM=t.BM,
            BN=t.BN, BK=t.BK, num_warps=t.num_warps, num_stages=t.num_stages)  # fmt: skip
     target = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
-    launch(conv_native_add_kernel, (batch * triton.cdiv(M, 32) * triton.cdiv(N, 32),), part, target, chunks, batch, M,
+    launch(conv_native_add_kernel, (batch * cdiv(M, 32) * cdiv(N, 32),), part, target, chunks, batch, M,
            N, taps, cpg, across, BM=32, BN=32)  # fmt: skip
     if target is not out:
         out.copy_(target)
@@ -175,9 +176,9 @@ def _over_channels(
     _refuse(a)
     M, N, K = a.shape[2], b.shape[2], a.shape[3]
     c = pick_for(CONFIGURATIONS, (groups, M, N), 2, out.device)
-    c = c._replace(BN=max(16, min(c.BN, triton.next_power_of_2(N))), BK=max(16, min(c.BK, triton.next_power_of_2(K))))
+    c = c._replace(BN=max(16, min(c.BN, next_power_of_2(N))), BK=max(16, min(c.BK, next_power_of_2(K))))
     c = fitted(c, 2, out.device, 2 * (out.stride(1) == 1))
-    per = triton.cdiv(K, c.BK)
+    per = cdiv(K, c.BK)
     programs = min(groups * c.tiles(M, N), processors(out.device))
     arguments = (per * len(taps), steps(taps, M, out.device), out if bias is None else bias, out, groups, M, N,
                  len(taps), a.shape[1], b.shape[1], per, math.prod(pitch), *pitch[1:], *out.shape[2:],

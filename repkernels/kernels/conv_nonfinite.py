@@ -14,6 +14,7 @@ from torch import Tensor
 from repkernels.convolution import Convolution, Triple
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_nonfinite import sign_class
+from repkernels.kernels.sizes import cdiv
 
 
 @triton.jit
@@ -202,7 +203,7 @@ def fix_weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, rows:
     w = out.unflatten(0, (G, M))
     numbers = _numbers((*_of(c), len(x), CPG, M), torch.int32, x.device)
     strides = _numbers((*x.stride(), *g.stride(), *w.stride()), torch.int64, x.device)
-    launch(conv_weight_nonfinite_kernel, (G * triton.cdiv(M, 32) * triton.cdiv(columns, 32),), g, x, out, rows, cols,
+    launch(conv_weight_nonfinite_kernel, (G * cdiv(M, 32) * cdiv(columns, 32),), g, x, out, rows, cols,
            numbers, strides, cols.shape[-1], BM=32, BN=32, BK=16, num_warps=4, num_stages=1)  # fmt: skip
 
 
@@ -215,7 +216,7 @@ def _fix(
     numbers = _numbers((*_of(c), len(x), CPG, M, *pitch), torch.int32, x.device)
     strides = _numbers((*x.stride(), *out.stride(), *w.stride()), torch.int64, x.device)
     pixels = out.numel() // out.shape[1]
-    launch(conv_nonfinite_kernel, (G * triton.cdiv(pixels, 64) * triton.cdiv(M, 64),), x, w,
+    launch(conv_nonfinite_kernel, (G * cdiv(pixels, 64) * cdiv(M, 64),), x, w,
            out if bias is None else bias.contiguous(), out, rows, cols, numbers, strides, BACK=back,
            PIXELS=c.pointwise, BIAS=bias is not None, BM=64, BN=64, BK=16, num_warps=4, num_stages=1)  # fmt: skip
 

@@ -32,6 +32,7 @@ from repkernels.kernels.conv_gather import (
     taps_of,
 )
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv
 
 # Rows of gathered channels and taps (BM) by channels of the other operand (BN).
 CONFIGURATIONS = (
@@ -209,7 +210,7 @@ def sum_chunks(chains: Callable[[Tensor, int], None], K: int, result: Tensor) ->
 
     chains: stores those of (chunks, G, R, C) from a given chunk on.
     """
-    chunks = triton.cdiv(K, CHUNK)
+    chunks = cdiv(K, CHUNK)
     (G, R, C), size = result.shape, result.numel()
     wide = torch.float64 if result.dtype == torch.float64 else torch.float32
     slab = max(2, min(chunks, WORKSPACE // (size * wide.itemsize)))
@@ -221,7 +222,7 @@ def sum_chunks(chains: Callable[[Tensor, int], None], K: int, result: Tensor) ->
         chains(part[kept : kept + count], begin)
         begin += count
         to = result if begin == chunks else part[0]
-        launch(conv_weight_total_kernel, (G * triton.cdiv(R, 32) * triton.cdiv(C, 32),), part, to, kept + count, size,
+        launch(conv_weight_total_kernel, (G * cdiv(R, 32) * cdiv(C, 32),), part, to, kept + count, size,
                R, C, *to.stride(), BM=32, BN=32, num_warps=4)  # fmt: skip
         kept = 1
 

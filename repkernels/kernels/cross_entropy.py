@@ -18,6 +18,7 @@ from repkernels.kernels.rows import (
     total_of,
     width_of,
 )
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 Saved = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -269,14 +270,14 @@ def forward(
     if (chunks := chunks_of(columns)) > MOST_CHUNKS:
         launch(
             cross_entropy_long_kernel, (rows,), *first, *results, columns, *strides, WIDTH=LANES.value, CHUNKS=8,
-            BLOCKS=triton.next_power_of_2(triton.cdiv(columns, BLOCK.value)),
+            BLOCKS=next_power_of_2(cdiv(columns, BLOCK.value)),
             num_warps=16 if columns > BLOCK.value else 8, **kind,
         )  # fmt: skip
     else:
         width = width_of(columns)
         many = max(1, 1024 // width)
         launch(
-            cross_entropy_kernel, (triton.cdiv(rows, many),), *first, *results, rows, columns, *strides, ROWS=many,
+            cross_entropy_kernel, (cdiv(rows, many),), *first, *results, rows, columns, *strides, ROWS=many,
             WIDTH=width, CHUNKS=chunks, num_warps=1 if chunks == 1 else min(8, max(2, chunks // 2)), **kind,
         )  # fmt: skip
     return loss, maximum, log_sum, inv_sum, factor
@@ -331,7 +332,7 @@ def _backward(
     width = width_of(columns)
     many, chunks = max(1, 1024 // width), min(4, chunks_of(columns))
     launch(
-        cross_entropy_backward_kernel, (triton.cdiv(rows, many) * triton.cdiv(columns, width * chunks),), x, target,
+        cross_entropy_backward_kernel, (cdiv(rows, many) * cdiv(columns, width * chunks),), x, target,
         weight, *options, *per_row, grad, rows, columns, *x.stride(), *_strides(target), per_row[2].stride(0),
         ROWS=many, WIDTH=width, CHUNKS=chunks, TARGET=of_target, num_warps=4, **kind,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from repkernels.kernels.functions import exp_f32, ln_f32
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 SIZE = 1024
 COLS = 128
@@ -87,7 +88,7 @@ def walk(
     x (T, N, C), any strides. targets (N, L) int64, contiguous; lengths (N,) int64.
     """
     directions, samples, steps, labels = out.shape
-    block = min(SIZE, triton.next_power_of_2(labels))
+    block = min(SIZE, next_power_of_2(labels))
     launch(
         walk_kernel, (samples, directions), x, targets, input_lengths, target_lengths, out,
         out if loss is None else loss, samples, targets.shape[1], steps, labels, blank, *x.stride(), BLOCK=block,
@@ -154,7 +155,7 @@ def occupancy(
     """out (N, S, T) fp32: e^(both walks - x + loss); index (N, S) int64: n * C + the label, or -1."""
     samples, labels, steps = out.shape
     launch(
-        occupancy_kernel, (samples * labels, triton.cdiv(steps, COLS)), x, targets, input_lengths, target_lengths,
+        occupancy_kernel, (samples * labels, cdiv(steps, COLS)), x, targets, input_lengths, target_lengths,
         walks, loss, out, index, samples, targets.shape[1], x.shape[2], steps, labels, blank, *x.stride(), COLS=COLS,
     )  # fmt: skip
 
@@ -162,6 +163,6 @@ def occupancy(
 def gradient(g: Tensor, x: Tensor, sums: Tensor, loss: Tensor, input_lengths: Tensor, zero: bool, out: Tensor) -> None:
     """out (T, N, C), contiguous: (e^x - sums) * g; sums (N * C, T), g and loss (N,) fp32."""
     launch(
-        ctc_gradient_kernel, (triton.cdiv(out.numel(), SIZE),), g, x, sums, loss, input_lengths, out, out.numel(),
+        ctc_gradient_kernel, (cdiv(out.numel(), SIZE),), g, x, sums, loss, input_lengths, out, out.numel(),
         x.shape[1], x.shape[2], x.shape[0], *x.stride(), ZERO=zero, SIZE=SIZE,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from repkernels.kernels.functions import minus_zero
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 from repkernels.kernels.terms import along, at_columns
 
 BLOCK = 1024
@@ -86,9 +87,9 @@ def cumsum(x: Tensor, out: Tensor, reverse: bool) -> None:
     rows, columns = x.shape[1], x.shape[2] * x.shape[3]
     wide = torch.float64 if torch.float64 in (x.dtype, out.dtype) else torch.float32
     near = along(x)
-    lanes = min(BLOCK, triton.next_power_of_2(rows))
-    cols = min(triton.next_power_of_2(columns), max(1 if near else 16, 1024 // lanes))
-    blocks, tiles = triton.cdiv(rows, lanes), triton.cdiv(columns, cols)
+    lanes = min(BLOCK, next_power_of_2(rows))
+    cols = min(next_power_of_2(columns), max(1 if near else 16, 1024 // lanes))
+    blocks, tiles = cdiv(rows, lanes), cdiv(columns, cols)
     strides = [*x.stride()[1:], *out.stride()[1:]]
     bases = [x, out]
     if reverse:
@@ -110,5 +111,5 @@ def cumsum(x: Tensor, out: Tensor, reverse: bool) -> None:
         start("whole", tiles)
         return
     start("totals", tiles * blocks)
-    launch(carries_kernel, (triton.cdiv(columns, 32),), carries, blocks, columns, COLS=32, WIDE=constants["WIDE"])
+    launch(carries_kernel, (cdiv(columns, 32),), carries, blocks, columns, COLS=32, WIDE=constants["WIDE"])
     start("rest", tiles * blocks)

@@ -8,6 +8,7 @@ from torch import Tensor
 from repkernels.kernels.launch import launch
 from repkernels.kernels.random import BLOCKS, in_order, philox, quotient, reciprocal_of
 from repkernels.kernels.scalar import bits, scalar, signed
+from repkernels.kernels.sizes import cdiv
 
 
 @triton.jit
@@ -43,7 +44,7 @@ def dropout(
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     launch(
-        dropout_kernel, (triton.cdiv(x.numel(), 4 * BLOCKS),), x, out, x.numel(), inner, reciprocal_of(max(inner, 1)),
+        dropout_kernel, (cdiv(x.numel(), 4 * BLOCKS),), x, out, x.numel(), inner, reciprocal_of(max(inner, 1)),
         signed(seed), signed(stream), threshold, bits(scale), bits(shift), bits(dropped), SHARED=inner != 1,
         SHIFTED=shift != 0, WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32, BLOCKS=BLOCKS,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from repkernels.kernels import activations, arithmetic, derivatives, unary
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv
 
 FUNCTIONS = unary.FUNCTIONS | activations.FUNCTIONS | derivatives.FUNCTIONS | arithmetic.FUNCTIONS
 # Bytes of the result that a program writes.
@@ -109,7 +110,7 @@ def elementwise(name: str, operands: Sequence[Tensor], scalars: Sequence[float],
         "FUNCTION": function, "OPERANDS": len(operands), "SCALARS": _parameters(function) - len(operands),
         "WIDE": wide, "SIZE": size,
     }  # fmt: skip
-    grid = (triton.cdiv(out.numel(), size),)
+    grid = (cdiv(out.numel(), size),)
     if all(each == [1] for each in strides):
         launch(flat_kernel, grid, *three, out, out.numel(), *bits, **constants)
         return

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from repkernels.kernels.binary import divide
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 from repkernels.kernels.terms import along, at_columns, at_rows
 
 # As many programs as keep a large GPU busy, and the fewest rows for which another program is started.
@@ -141,19 +142,19 @@ def _run(x: Tensor, largest: bool, magnitude: bool, find: bool) -> tuple[Tensor,
     rows, columns = x.shape[0] * x.shape[1], x.shape[2] * x.shape[3]
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     if along(x):
-        lanes = min(1024, triton.next_power_of_2(rows))
-        cols = min(triton.next_power_of_2(columns), max(1, 1024 // lanes))
+        lanes = min(1024, next_power_of_2(rows))
+        cols = min(next_power_of_2(columns), max(1, 1024 // lanes))
         warps = 1
     else:
-        cols = min(triton.next_power_of_2(columns), 128)
-        lanes = min(max(1, 2048 // cols), triton.next_power_of_2(rows))
+        cols = min(next_power_of_2(columns), 128)
+        lanes = min(max(1, 2048 // cols), next_power_of_2(rows))
         warps = 4
-    tiles = triton.cdiv(columns, cols)
-    parts = max(1, min(triton.cdiv(rows, LEAST_ROWS), BUSY // max(1, tiles)))
-    part = triton.cdiv(triton.cdiv(rows, parts), lanes) * lanes
+    tiles = cdiv(columns, cols)
+    parts = max(1, min(cdiv(rows, LEAST_ROWS), BUSY // max(1, tiles)))
+    part = cdiv(cdiv(rows, parts), lanes) * lanes
     # A row is counted in 32 bits within its part.
     part = min(part, 2**30)
-    parts = triton.cdiv(rows, part)
+    parts = cdiv(rows, part)
     integer = torch.int64 if wide == torch.float64 else torch.int32
     shape, dtype = ((columns,), x.dtype) if parts == 1 else ((parts, columns), integer)
     out = torch.empty(shape, dtype=dtype, device=x.device)
@@ -184,6 +185,6 @@ def maximum_gradient(g: Tensor, a: Tensor, b: Tensor, largest: bool) -> Tensor:
 def _elementwise(kernel: triton.JITFunction, *tensors: Tensor, largest: bool) -> None:
     n = tensors[0].numel()
     launch(
-        kernel, (triton.cdiv(n, SIZE),), *tensors, n, LARGEST=largest, SIZE=SIZE,
+        kernel, (cdiv(n, SIZE),), *tensors, n, LARGEST=largest, SIZE=SIZE,
         WIDE=tl.float64 if tensors[0].dtype == torch.float64 else tl.float32,
     )  # fmt: skip

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float64: tl.float64}
 
@@ -117,7 +118,7 @@ _kept: dict[Any, Tensor] = {}
 
 def _cut(table: Tensor, sizes: tuple[int, ...], piece: int) -> Tensor:
     """On the device, of the sizes that the table holds."""
-    total = sum(triton.cdiv(size, piece) for size in sizes)
+    total = sum(cdiv(size, piece) for size in sizes)
     counts = (table[:, 0] + (piece - 1)) // piece
     which = torch.arange(len(sizes), device=table.device).repeat_interleave(counts, output_size=total)
     number = torch.arange(total, device=table.device) - (counts.cumsum(0) - counts)[which]

@@ -6,6 +6,7 @@ from torch import Tensor, float64
 
 from repkernels.kernels.functions import minus_zero
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv
 
 SIZE = 128
 # Channels that a program computes for its positions.
@@ -173,7 +174,7 @@ def taps(
     axes = grid.shape[1]
     n = (1, *sizes) if axes == 2 else sizes
     launch(
-        grid_taps_kernel, (triton.cdiv(grid.shape[0], SIZE),), grid, index, weight,
+        grid_taps_kernel, (cdiv(grid.shape[0], SIZE),), grid, index, weight,
         weight if slopes is None else slopes, weight if factors is None else factors, grid.shape[0], *n, MODE=mode,
         PADDING=padding, ALIGN=align, AXES=axes, GRADIENT=slopes is not None, SIZE=SIZE, WIDE=_wide(grid),
     )  # fmt: skip
@@ -209,7 +210,7 @@ def gather_kernel(
 def gather(x: Tensor, index: Tensor, weight: Tensor, out: Tensor) -> None:
     """out (N, C, P) from x (N, C, S), any strides, by the taps of each position (N * P, T)."""
     samples, channels, positions = out.shape
-    grid = (samples * triton.cdiv(positions, SIZE), triton.cdiv(channels, CHANNELS))
+    grid = (samples * cdiv(positions, SIZE), cdiv(channels, CHANNELS))
     launch(
         gather_kernel, grid, x, index, weight, out, index.shape[1], positions, channels, *x.stride(), *out.stride(),
         CHANNELS=CHANNELS, SIZE=SIZE, WIDE=_wide(x),
@@ -258,7 +259,7 @@ def grid_gradient(g: Tensor, x: Tensor, index: Tensor, slopes: Tensor, factors: 
     """out (N * P, A), contiguous, from g (N, C, P), x (N, C, S), any strides, and what `taps` gives."""
     samples, channels, positions = g.shape
     launch(
-        grid_gradient_kernel, (samples * triton.cdiv(positions, SIZE),), g, x, index, slopes, factors, out, positions,
+        grid_gradient_kernel, (samples * cdiv(positions, SIZE),), g, x, index, slopes, factors, out, positions,
         channels, *g.stride(), *x.stride(), TAPS=index.shape[1], AXES=out.shape[1], SIZE=SIZE, WIDE=_wide(x),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from repkernels.kernels.binary import divide
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum, tree_sum_rows
 from repkernels.kernels.launch import launch
 from repkernels.kernels.scalar import bits, scalar
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 # The most rows of a group that is added within one tile, and those that do not yet need all lanes.
 SHORT = 16
@@ -141,14 +142,14 @@ def _grouped_sum(
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     constants = {"FINISH": finish, "LATER": later, "WIDE": tl.float64 if wide == torch.float64 else tl.float32}
     launch(
-        grouped_sum_kernel, (triton.cdiv(out.numel(), WIDTH),), x, order, starts, counts, base, out, alpha,
+        grouped_sum_kernel, (cdiv(out.numel(), WIDTH),), x, order, starts, counts, base, out, alpha,
         out.numel(), columns, *x.stride(), ROWS=SHORT, WIDTH=WIDTH, FAR=out.numel() >= 2**31 - WIDTH,
         num_warps=4, **constants,
     )  # fmt: skip
     if rows <= SHORT:
         return
-    cols = min(16, triton.next_power_of_2(columns))
-    tiles = triton.cdiv(columns, cols)
+    cols = min(16, next_power_of_2(columns))
+    tiles = cdiv(columns, cols)
     warps = 16 if cols == 16 else 4
     shared = {"SIZE": size, "FEW": FEW, "LANES": LANES.value, "COLS": cols, "num_warps": warps, **constants}
     lengths = starts.diff()

@@ -67,8 +67,9 @@ _HERE = contextlib.nullcontext()
 
 def _on(args: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     for arg in args:
-        tensor = getattr(arg, "base", arg)  # a descriptor's tensor
-        if isinstance(tensor, Tensor):
+        # A tensor has no `base`, and says so by an exception that takes longer than all the rest.
+        tensor = arg if isinstance(arg, Tensor) else getattr(arg, "base", None)  # a descriptor's tensor
+        if tensor is not None:
             elsewhere = tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
             return torch.cuda.device(tensor.device) if elsewhere else _HERE
     return _HERE

@@ -13,6 +13,7 @@ from repkernels.kernels.launch import launch
 from repkernels.kernels.rounded.exponential import exp, sigmoid, softplus
 from repkernels.kernels.rounded.logarithm import log, log1p
 from repkernels.kernels.scalar import bits, scalar
+from repkernels.kernels.sizes import cdiv
 from repkernels.kernels.sum import BUSY, sum_rows
 
 SIZE = 2048
@@ -296,7 +297,7 @@ def elementwise(
     out = torch.empty_like(x)
     stride = 0 if g is None or g.ndim == 0 else 1
     launch(
-        losses_kernel, (triton.cdiv(x.numel(), SIZE),), x, y, w, v, g, out, x.numel(), stride, bits(parameter),
+        losses_kernel, (cdiv(x.numel(), SIZE),), x, y, w, v, g, out, x.numel(), stride, bits(parameter),
         SCALE=g is not None, SIZE=SIZE, **_constants(name, x, w, v),
     )  # fmt: skip
     return out
@@ -307,7 +308,7 @@ def total(name: str, x: Tensor, y: Tensor, w: Tensor | None, v: Tensor | None, p
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     if x.numel() == 0:
         return torch.zeros((), dtype=wide, device=x.device)
-    blocks = triton.cdiv(x.numel(), BLOCK.value)
+    blocks = cdiv(x.numel(), BLOCK.value)
     lanes = torch.empty((blocks, LANES.value), dtype=wide, device=x.device)
     part = LANES.value if blocks >= 2 * BUSY else 128
     launch(

@@ -29,6 +29,7 @@ from repkernels.kernels.matmul_fixed_hopper import hopper, hopper_fits, on_hoppe
 from repkernels.kernels.matmul_fixed_narrow import NARROW, narrow
 from repkernels.kernels.operand import describe_digits, strides
 from repkernels.kernels.quantize import quantize
+from repkernels.kernels.sizes import cdiv
 
 CONFIGURATIONS = {
     1: (Configuration(128, 256, 128, 8, 4), Configuration(64, 64, 128, 4, 4)),
@@ -168,6 +169,6 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digi
 
 def _splits(c: Configuration, tiles: int, Kpad: int, S: int, processors: int) -> tuple[int, int]:
     """Into how many parts K is cut, and their length: as int64 needs, and more where tiles leave the GPU idle."""
-    splits = max(triton.cdiv(Kpad, LONGEST_INT64[S]), min(processors // tiles, Kpad // (8 * c.BK)))
-    span = triton.cdiv(triton.cdiv(Kpad, splits), c.BK) * c.BK
-    return triton.cdiv(Kpad, span), span
+    splits = max(cdiv(Kpad, LONGEST_INT64[S]), min(processors // tiles, Kpad // (8 * c.BK)))
+    span = cdiv(cdiv(Kpad, splits), c.BK) * c.BK
+    return cdiv(Kpad, span), span

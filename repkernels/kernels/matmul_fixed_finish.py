@@ -11,6 +11,7 @@ from triton.language.extra.cuda import gdc_wait
 from repkernels.kernels.arith import ldexp, store_result, tile_of
 from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.matmul_nonfinite import with_nonfinite
+from repkernels.kernels.sizes import cdiv
 
 # P' fits int64 up to this K, by number of digits; an int32 sum of t products per k fits up to K = 131071 / t.
 LONGEST_INT64 = (0, 2**48, 2**33, 2**25, 2**17)
@@ -97,7 +98,7 @@ def finish_splits(part: Tensor, arguments: Sequence[Any], Kpad: int, constexprs:
     """Stores the result from part (SPLITS, batch, M, N) int64. arguments: as the kernel takes them from scale_a on."""
     splits, batch, M, N = part.shape
     wide = Kpad > LONGEST_INT64[constexprs["S"]]
-    grid = (batch * triton.cdiv(M, 32) * triton.cdiv(N, 64),)
+    grid = (batch * cdiv(M, 32) * cdiv(N, 64),)
     overlap = can_overlap(part.device)
     launch(finish_kernel, grid, part, splits, *arguments, BM=32, BN=64, WIDE=wide, OVERLAP=overlap, overlap=overlap,
            **constexprs)  # fmt: skip

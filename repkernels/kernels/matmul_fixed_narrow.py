@@ -16,6 +16,7 @@ from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.matmul_nonfinite import with_nonfinite
 from repkernels.kernels.operand import describe_digits
 from repkernels.kernels.quantize import quantize
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 
 @triton.jit
@@ -91,14 +92,14 @@ NARROW = {
 
 def narrow(c: Configuration, a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, S: int, b_digits: Digits) -> None:
     """a (1, M, K) @ b (1, K, N) into out (1, M, N) in S digits, M <= c.BN, 0 < K <= 131071; b_digits hold digits."""
-    slots = triton.next_power_of_2(S)
+    slots = next_power_of_2(S)
     a_digits = quantize(a, S, rows=c.BN)
     c = fitted(c, slots, out.device)
     _, M, N = out.shape
     K, Kpad = a.shape[2], a_digits.planes.shape[-1]
     w = b[0].T
     overlap = can_overlap(out.device)
-    launch(narrow_kernel, (triton.cdiv(N, c.BM),), describe_digits(b_digits, c.BM, c.BK),
+    launch(narrow_kernel, (cdiv(N, c.BM),), describe_digits(b_digits, c.BM, c.BK),
            describe_digits(a_digits, slots * c.BN, c.BK), b_digits.scale, a_digits.scale, out if bias is None else bias,
            out, w, a, N, M, K, Kpad, *w.stride(), *a.stride()[1:], *out.stride()[1:], S=S, SLOTS=slots, BM=c.BM,
            BN=c.BN, BK=c.BK, BIAS=0 if bias is None else 2, OVERLAP=overlap, overlap=overlap, num_warps=c.num_warps,

@@ -11,6 +11,7 @@ from repkernels.kernels.arith import store_result, tile_of
 from repkernels.kernels.configuration import Configuration, fitted, pick, pick_narrow, processors
 from repkernels.kernels.launch import launch
 from repkernels.kernels.operand import describe_vectors
+from repkernels.kernels.sizes import cdiv
 
 
 @triton.jit(do_not_specialize=["M", "K", "BATCH", "BATCH_A", "BATCH_B"])
@@ -68,7 +69,7 @@ def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     da, across_a = describe_vectors(first, c.BM, c.BK)
     db, across_b = describe_vectors(second, c.BN, c.BK)
     batch, M, N = out.shape
-    tiles = batch * triton.cdiv(M, c.BM) * triton.cdiv(N, c.BN)
+    tiles = batch * cdiv(M, c.BM) * cdiv(N, c.BN)
     programs = tiles if c.swap else min(tiles, processors(device))
     launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, M, N, K, batch, first.shape[0],
            second.shape[0], *out.stride(), BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, ACROSS_A=across_a,

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
@@ -174,14 +175,14 @@ def _launch(
     **constants: bool,
 ) -> None:
     rows, columns = strided[0].shape
-    cols = min(1024, triton.next_power_of_2(max(1, columns)))
-    many = max(1, min(1024 // cols, triton.next_power_of_2(max(1, rows))))
+    cols = min(1024, next_power_of_2(max(1, columns)))
+    many = max(1, min(1024 // cols, next_power_of_2(max(1, rows))))
     numbers = [stride for x in strided for stride in x.stride()]
     if axes is not None:
         numbers += [axes.div, axes.mod or rows, axes.weights or rows]
         constants |= {"FAR": rows >= 2**31, "S_ROW": axes.statistic_by_row, "W_ROW": axes.weight_by_row}
     given = [strided[0] if x is None else x for x in tensors]
     launch(
-        kernel, (triton.cdiv(rows, many) * triton.cdiv(columns, cols),), *given, rows, columns, *numbers,
+        kernel, (cdiv(rows, many) * cdiv(columns, cols),), *given, rows, columns, *numbers,
         ROWS=many, COLS=cols, WIDE=TYPES[wide], **constants,
     )  # fmt: skip

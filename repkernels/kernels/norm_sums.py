@@ -12,6 +12,7 @@ from repkernels.kernels.binary import divide, square_root
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum_rows
 from repkernels.kernels.launch import launch
 from repkernels.kernels.norm_apply import TYPES
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 from repkernels.kernels.sum import BUSY, reduce
 from repkernels.kernels.terms import along, at_columns, at_rows
 
@@ -99,7 +100,7 @@ def column_statistics(x: Tensor, eps: float, centred: bool = True) -> tuple[Tens
         squares = reduce(x, "square", None, "sum", 1, wide)
     inverse = torch.empty_like(squares)
     constants = {"EPS": float(eps), "SIZE": SIZE, "WIDE": TYPES[wide]}
-    launch(inverse_kernel, (triton.cdiv(len(inverse), SIZE),), squares, inverse, len(inverse), terms, **constants)
+    launch(inverse_kernel, (cdiv(len(inverse), SIZE),), squares, inverse, len(inverse), terms, **constants)
     return mean, squares, inverse
 
 
@@ -112,16 +113,16 @@ def pair_sums(
     one number for each row, contiguous.
     """
     rows, columns = x.shape[0] * x.shape[1], x.shape[2] * x.shape[3]
-    lanes = min(LANES.value, triton.next_power_of_2(rows))
-    blocks = triton.cdiv(rows, BLOCK.value)
+    lanes = min(LANES.value, next_power_of_2(rows))
+    blocks = cdiv(rows, BLOCK.value)
     if along(x):
         cols = 1
         # Few programs that take a whole block would leave most of the GPU idle.
         stored = rows > LANES.value and 2 * blocks * columns < BUSY
         part = min(lanes, 128) if stored else lanes
     else:
-        cols, stored, part = min(triton.next_power_of_2(columns), 128), False, min(lanes, 32)
-    tiles = triton.cdiv(columns, cols)
+        cols, stored, part = min(next_power_of_2(columns), 128), False, min(lanes, 32)
+    tiles = cdiv(columns, cols)
     kept = lanes if stored else lanes // part
     out = torch.empty((blocks, kept, 2 * columns), dtype=inverse.dtype, device=x.device)
     launch(

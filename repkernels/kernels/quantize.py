@@ -21,6 +21,7 @@ from repkernels.kernels.arith import (
     scale_exponent,
 )
 from repkernels.kernels.launch import can_overlap, launch
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 
 @triton.jit
@@ -138,11 +139,11 @@ def quantize(
     plane_stride = (rows or R) * Kpad
     common: dict[str, Any] = {"S": digits, "LAST": LAST_SIGNIFICAND[digits]}
     if stride_k == 1 and K <= LONGEST_ROW and planes and not known:
-        BK = max(triton.next_power_of_2(Kpad), 64)
+        BK = max(next_power_of_2(Kpad), 64)
         BR = max(1, ROW_TILE // BK)
         few = R <= 64
         num_warps = 4 if BK < 4096 else (32 if BK > 8192 else 16) if few else (16 if BK > 8192 else 8)
-        launch(rows_kernel, (triton.cdiv(R, BR),), v, out, scale, R, K, Kpad, per_batch, stride_b, stride_r,
+        launch(rows_kernel, (cdiv(R, BR),), v, out, scale, R, K, Kpad, per_batch, stride_b, stride_r,
                plane_stride, BR=BR, BK=BK, OVERLAP=few and can_overlap(v.device), num_warps=num_warps,
                **common)  # fmt: skip
         return Digits(out, scale)
@@ -151,11 +152,11 @@ def quantize(
     if not known:
         extent = v.new_zeros((2 * R,), dtype=torch.int32)
         steps = 8 if K > 8 * BK else 1
-        launch(extent_kernel, (triton.cdiv(R, BR) * triton.cdiv(K, BK * steps),), v, extent, R, K, per_batch, stride_b,
+        launch(extent_kernel, (cdiv(R, BR) * cdiv(K, BK * steps),), v, extent, R, K, per_batch, stride_b,
                stride_r, stride_k, BR=BR, BK=BK, STEPS=steps)  # fmt: skip
     if planes:
-        launch(digits_kernel, (triton.cdiv(R, BR) * triton.cdiv(Kpad, BK),), v, extent, out, scale, R, K, Kpad,
+        launch(digits_kernel, (cdiv(R, BR) * cdiv(Kpad, BK),), v, extent, out, scale, R, K, Kpad,
                per_batch, stride_b, stride_r, stride_k, plane_stride, BR=BR, BK=BK, SCALED=known, **common)  # fmt: skip
     elif not known:
-        launch(scale_kernel, (triton.cdiv(R, 1024),), extent, scale, R, BLOCK=1024, **common)
+        launch(scale_kernel, (cdiv(R, 1024),), extent, scale, R, BLOCK=1024, **common)
     return Digits(out, scale)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from repkernels.kernels.launch import launch
 from repkernels.kernels.scalar import bits, scalar, signed
+from repkernels.kernels.sizes import cdiv
 from repkernels.subnormals import subnormals_kept
 
 BLOCKS = 256  # Philox blocks of a program
@@ -154,4 +155,4 @@ def reciprocal_of(divisor: int) -> int:
 
 def grid(out: Tensor, of_block: int) -> tuple[int]:
     """Programs for all elements, of_block from each Philox block."""
-    return (triton.cdiv(out.numel(), of_block * BLOCKS),)
+    return (cdiv(out.numel(), of_block * BLOCKS),)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from repkernels.kernels.launch import launch
 from repkernels.kernels.rounded.exponential import sigmoid, tanh
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 SIZE = 256
 
@@ -183,9 +184,9 @@ def summed(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 def _rows(x: Tensor) -> tuple[tuple[int, int], int]:
     """A grid of rows and their pieces, since a division to find the row would cost more, and the pieces' size."""
-    block = min(SIZE, max(32, triton.next_power_of_2(x.shape[1])))
-    return (len(x), triton.cdiv(x.shape[1], block)), block
+    block = min(SIZE, max(32, next_power_of_2(x.shape[1])))
+    return (len(x), cdiv(x.shape[1], block)), block
 
 
 def _grid(n: int) -> tuple[int]:
-    return (triton.cdiv(n, SIZE),)
+    return (cdiv(n, SIZE),)

@@ -9,6 +9,7 @@ from repkernels.kernels.binary import divide
 from repkernels.kernels.functions import exp_f32
 from repkernels.kernels.launch import launch
 from repkernels.kernels.scalar import bits, scalar
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 from repkernels.kernels.terms import along, at_columns, at_rows, tie
 
 
@@ -69,13 +70,13 @@ def gradient(
     """Writes `out` from x, both (R1, R2, N1, N2), any strides; g, a, b: (N1 * N2,) contiguous, of the wide format."""
     rows, columns = x.shape[0] * x.shape[1], x.shape[2] * x.shape[3]
     if along(x):
-        lanes = min(1024, triton.next_power_of_2(rows))
-        cols = min(triton.next_power_of_2(columns), 1024 // lanes)
+        lanes = min(1024, next_power_of_2(rows))
+        cols = min(next_power_of_2(columns), 1024 // lanes)
     else:
-        cols = min(1024, triton.next_power_of_2(columns))
-        lanes = min(triton.next_power_of_2(rows), max(1, 2048 // cols))
+        cols = min(1024, next_power_of_2(columns))
+        lanes = min(next_power_of_2(rows), max(1, 2048 // cols))
     launch(
-        reduction_gradient_kernel, (triton.cdiv(rows, lanes) * triton.cdiv(columns, cols),), x, out, g,
+        reduction_gradient_kernel, (cdiv(rows, lanes) * cdiv(columns, cols),), x, out, g,
         g if a is None else a, g if b is None else b, rows, x.shape[1], columns, x.shape[3], *x.stride(), *out.stride(),
         bits(divisor), FORMULA=formula, ROWS=lanes, COLS=cols, SPLIT=x.shape[0] > 1, FAR=rows >= 2**31,
         WIDE=tl.float64 if g.dtype == torch.float64 else tl.float32, num_warps=4,

@@ -18,6 +18,7 @@ from repkernels.kernels.launch import launch
 from repkernels.kernels.norm_apply import ROW, TYPES, add_rows, apply, gradient
 from repkernels.kernels.norm_sums import column_statistics, halved, pair_sums
 from repkernels.kernels.rows import MOST_CHUNKS, chunks_of, total_of, where_present, width_of
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 # The sums of g * xhat and of g of longer rows leave a thread no registers for the row.
 MOST_CHUNKS_WITH_SUMS = 4
@@ -234,7 +235,7 @@ def forward(
         return y, total, mean, inverse
     many, warps, registers = configuration(columns, centred)
     launch(
-        norm_kernel, (triton.cdiv(rows, many),), x, *_or(x, residual, w, b), y, y if total is None else total, mean,
+        norm_kernel, (cdiv(rows, many),), x, *_or(x, residual, w, b), y, y if total is None else total, mean,
         inverse, rows, columns, *x.stride(), *(x if residual is None else residual).stride(), EPS=float(eps), ROWS=many,
         WIDTH=width_of(columns), CHUNKS=chunks, EVEN=chunks * width_of(columns) == columns, CENTRED=centred,
         RESIDUAL=residual is not None, WEIGHT=w is not None, BIAS=b is not None, WIDE=TYPES[wide], WARPS=warps,
@@ -272,11 +273,11 @@ def backward(
         dx = backward(grad, x, mean, inverse, w, extra, False, centred)[0]
         return dx, *pair_sums(grad[None, :, None], x[None, :, None], mean, inverse, None, 0)
     many, warps, parts, keep, registers = backward_configuration(columns, parameters, centred)
-    lanes = min(LANES.value, triton.next_power_of_2(rows)) if parameters else BLOCK.value
+    lanes = min(LANES.value, next_power_of_2(rows)) if parameters else BLOCK.value
     many, parts = min(many, lanes), parts if lanes == LANES.value else 1
-    blocks, group = triton.cdiv(rows, BLOCK.value), lanes // parts
+    blocks, group = cdiv(rows, BLOCK.value), lanes // parts
     # Without weight gradients there is nothing to do for lanes beyond the last row.
-    programs = blocks * (group // many) if parameters else triton.cdiv(rows, many)
+    programs = blocks * (group // many) if parameters else cdiv(rows, many)
     kinds = 2 if centred else 1
     sums = inverse.new_empty((blocks, group, kinds * columns) if parameters else (0,))
     e = x if extra is None else extra

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 # More are read from memory again in every pass.
 MOST_CHUNKS = 16
@@ -82,9 +83,9 @@ def where_present(v, present, EVEN: tl.constexpr):
 
 def width_of(columns: int) -> int:
     """How many lanes a row of `columns` elements is laid on."""
-    return min(LANES.value, triton.next_power_of_2(max(1, columns)))
+    return min(LANES.value, next_power_of_2(max(1, columns)))
 
 
 def chunks_of(columns: int) -> int:
     """How many chunks a row has."""
-    return max(1, triton.cdiv(columns, LANES.value))
+    return max(1, cdiv(columns, LANES.value))

@@ -17,6 +17,7 @@ from repkernels.kernels.rows import (
     where_present,
     width_of,
 )
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 
 @triton.jit
@@ -189,13 +190,13 @@ def _launch(
     if chunks > MOST_CHUNKS:
         launch(
             long, (rows,), *tensors, columns, *strides, WIDTH=LANES.value, CHUNKS=4,
-            BLOCKS=triton.next_power_of_2(triton.cdiv(columns, BLOCK.value)), LOG=log, WARPS=8,
+            BLOCKS=next_power_of_2(cdiv(columns, BLOCK.value)), LOG=log, WARPS=8,
             num_warps=8,
         )  # fmt: skip
         return
     many, warps, registers = configuration(columns, len(read) == 2, log)
     launch(
-        short, (triton.cdiv(rows, many),), *tensors, rows, columns, *strides, ROWS=many, WIDTH=width, CHUNKS=chunks,
+        short, (cdiv(rows, many),), *tensors, rows, columns, *strides, ROWS=many, WIDTH=width, CHUNKS=chunks,
         EVEN=chunks * width == columns and rows % many == 0, LOG=log, WARPS=warps, num_warps=warps, registers=registers,
     )  # fmt: skip
 

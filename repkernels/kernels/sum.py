@@ -14,6 +14,7 @@ from torch import Tensor
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero, tree_sum, tree_sum_rows
 from repkernels.kernels.launch import launch
 from repkernels.kernels.scalar import bits
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 from repkernels.kernels.terms import along, at_columns, at_rows, finished, term
 
 # As many programs as keep a large GPU busy; no bit depends on it.
@@ -128,10 +129,10 @@ def _reduce(
 ) -> Tensor:  # fmt: skip
     """SUM over blocks of `size` rows, then of the blocks' sums by the general rule."""
     rows, columns = x.shape[0] * x.shape[1], x.shape[2] * x.shape[3]
-    blocks = triton.cdiv(rows, size)
-    lanes = min(LANES.value, triton.next_power_of_2(rows))
+    blocks = cdiv(rows, size)
+    lanes = min(LANES.value, next_power_of_2(rows))
     cols, warps = _tile(x, lanes, columns, blocks, wide)
-    tiles = triton.cdiv(columns, cols)
+    tiles = cdiv(columns, cols)
     constants = {
         "COLS": cols, "TERM": term, "SPLIT": x.shape[0] > 1, "FAR": rows >= 2**31,
         "CENTERED": center is not None, "WIDE": tl.float64 if wide == torch.float64 else tl.float32,
@@ -158,10 +159,10 @@ def _reduce(
 def _tile(x: Tensor, lanes: int, columns: int, blocks: int, wide: torch.dtype) -> tuple[int, int]:
     """(COLS, num_warps) of a sum on `lanes` lanes."""
     if along(x):
-        return min(triton.next_power_of_2(columns), max(1, 1024 // lanes)), 1
+        return min(next_power_of_2(columns), max(1, 1024 // lanes)), 1
     widest = max(128 // wide.itemsize, min(1024, 8192 // lanes))
-    cols = min(triton.next_power_of_2(columns), widest)
+    cols = min(next_power_of_2(columns), widest)
     # 32 bytes of a row are read at once in any case.
-    while cols > 8 and blocks * triton.cdiv(columns, cols) < BUSY:
+    while cols > 8 and blocks * cdiv(columns, cols) < BUSY:
         cols //= 2
     return cols, 16 if lanes * cols >= 16384 else 4

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from repkernels.kernels.sizes import cdiv, next_power_of_2
 from repkernels.windows import Windows
 
 # Elements of a tile at most, and taps that are unrolled.
@@ -120,7 +121,7 @@ class Tiles:
         cols = _columns(columns)
         self.rows = samples * depth * height * (width if last else channels)
         rows = max(1, elements // cols)
-        self.grid = (triton.cdiv(self.rows, rows) * triton.cdiv(columns, cols),)
+        self.grid = (cdiv(self.rows, rows) * cdiv(columns, cols),)
         reach = max(sum((n - 1) * abs(s) for n, s in zip(x.shape, x.stride(), strict=True)) for x in (out, *others))
         index = tl.int64 if max(reach, self.rows + rows) >= 2**31 else tl.int32
         self.constants = {
@@ -130,8 +131,8 @@ class Tiles:
 
 def _columns(columns: int) -> int:
     """A power of two: as many as fit, but where a sixth of the last ones would be idle fewer."""
-    cols = min(128, triton.next_power_of_2(columns))
-    while cols > 16 and triton.cdiv(columns, cols) * cols > columns + columns // 6:
+    cols = min(128, next_power_of_2(columns))
+    while cols > 16 and cdiv(columns, cols) * cols > columns + columns // 6:
         cols //= 2
     return cols
 
