@@ -41,7 +41,8 @@ class Sizes(NamedTuple):
 
 def pair(way: str) -> Any:
     """The contract that a way names. Raises ValueError for an unknown one."""
-    return as_pair(tuple(way.split("/")) if "/" in way else way)
+    forward, slash, gradient = way.partition("/")
+    return as_pair((forward, gradient) if slash else way)
 
 
 def rows(entry: Entry, sizes: Sizes, device: torch.device, modes: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -91,14 +92,15 @@ def training_step(entry: Entry, sizes: Sizes, device: torch.device) -> Callable[
     form = LAYOUTS[entry.layout]
     with device:
         model = NETWORKS[entry.network](CLASSES, sizes.size)
-    optim, loss_of = torch.optim.SGD, torch.nn.CrossEntropyLoss()
+    library: Any = torch.optim
+    loss_of = torch.nn.CrossEntropyLoss()
     mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     if entry.way not in (TORCH, DETERMINISTIC):
         mode = repkernels.reproducible if entry.network in IN_MODE else mode
         model = repkernels.convert(model, pair(entry.way))
-        optim, loss_of = repkernels.optim.SGD, repkernels.nn.CrossEntropyLoss()
-    model = model.to(memory_format=form)
-    optimizer = optim(model.parameters(), lr=0.01, momentum=0.9)
+        library, loss_of = repkernels.optim, repkernels.nn.CrossEntropyLoss()
+    model = model.to(memory_format=form)  # type: ignore[call-overload]
+    optimizer = library.SGD(model.parameters(), lr=0.01, momentum=0.9)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sizes.batch, 3, sizes.size, sizes.size, generator=generator).to(device, memory_format=form)
     target = torch.randint(CLASSES, (sizes.batch,), generator=generator).to(device)

@@ -78,12 +78,13 @@ def _run(way: str, seed: int, setting: Setting, x: Tensor, y: Tensor, test_x: Te
     random.manual_seed(seed)
     with repkernels.reproducible():
         model: torch.nn.Module = ResNet(setting.depth, CLASSES, width=setting.width, small=True)
-    optim, loss_of = torch.optim.SGD, torch.nn.CrossEntropyLoss()
+    library: Any = torch.optim
+    loss_of = torch.nn.CrossEntropyLoss()
     if way == OURS:
         repkernels.convert(model, pair(setting.contract) if setting.contract else None)
-        optim, loss_of = repkernels.optim.SGD, repkernels.nn.CrossEntropyLoss()
+        library, loss_of = repkernels.optim, repkernels.nn.CrossEntropyLoss()
     model.to(x.device)
-    optimizer = optim(model.parameters(), lr=setting.lr, momentum=0.9, weight_decay=5e-4)
+    optimizer = library.SGD(model.parameters(), lr=setting.lr, momentum=0.9, weight_decay=5e-4)
     steps = len(x) // setting.batch
     schedule = repkernels.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps * setting.epochs)
     begin = time.perf_counter()
@@ -96,7 +97,7 @@ def _run(way: str, seed: int, setting: Setting, x: Tensor, y: Tensor, test_x: Te
             schedule.step()
     model.eval()
     with torch.no_grad():
-        logits = torch.cat([model(part) for part in test_x.split(setting.batch)]).double().cpu()
+        logits = torch.cat([model(part) for part in test_x.split(512)]).double().cpu()
     seconds = time.perf_counter() - begin
     loss = torch.nn.functional.cross_entropy(logits, test_y.cpu()).item()
     weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).cpu().numpy()

@@ -158,6 +158,7 @@ def plot(path: Path, record: dict[str, Any], console: Console) -> None:
 
     ways = record["ways"]
     names = [f"{w['way']}\n{w['seeds']}" for w in ways]
+    ticks = [name.replace(" ", "\n") for name in names]
     colors = ["tab:orange" if w["seeds"] == FIXED else "tab:blue" for w in ways]
     figure, axes = pyplot.subplots(2, 3, figsize=(17, 9))
     for axis, name in zip(axes[0], ("accuracy", "loss"), strict=False):
@@ -173,7 +174,7 @@ def plot(path: Path, record: dict[str, Any], console: Console) -> None:
         axis.bar(range(len(ways)), [way[name] for way in ways], color=colors)
         axis.set_title(title)
     for axis in (*axes[0], axes[1, 0], axes[1, 1]):
-        axis.set_xticks(range(len(ways)), names, fontsize=7)
+        axis.set_xticks(range(len(ways)), ticks, fontsize=7)
     for i, way in enumerate(ways):
         classes = way["class_deviation"]
         places = [c + (i + 0.5) / len(ways) * 0.8 - 0.4 for c in range(len(classes))]

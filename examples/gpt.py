@@ -40,14 +40,14 @@ class Block(nn.Module):
         self.before = nn.LayerNorm(width)
         self.attention = nn.MultiheadAttention(width, options.heads, options.dropout, batch_first=True)
         self.between = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(options.dropout)
-        )
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU())
+        self.last = nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(options.dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         y = self.before(x)
         x = x + self.attention(y, y, y, attn_mask=mask, need_weights=False)[0]
-        return x + self.mlp(self.between(x))
+        return x + self.drop(self.last(self.mlp(self.between(x))))
 
 
 class GPT(nn.Module):
@@ -58,16 +58,17 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(256, options.width)
         self.positions = nn.Embedding(options.context, options.width)
         self.drop = nn.Dropout(options.dropout)
-        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
+        blocks = [Block(options) for _ in range(options.layers)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(options.width)
         self.head = nn.Linear(options.width, 256, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
         self.head.weight = self.tokens.weight
-        for block in self.blocks:
+        for block in blocks:
             # What is added to the stream, 2 * layers times.
-            for weight in (block.attention.out_proj.weight, block.mlp[2].weight):
+            for weight in (block.attention.out_proj.weight, block.last.weight):
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * options.layers))
 
     def forward(self, x: Tensor) -> Tensor:

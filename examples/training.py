@@ -193,7 +193,7 @@ class Training:
 def recompute(blocks: Iterable[nn.Module]) -> None:
     """Puts each block into an activation checkpoint: its forward runs again in backward, with the same bits."""
     for block in blocks:
-        block.forward = functools.partial(  # type: ignore[method-assign]
+        block.forward = functools.partial(
             checkpoint,
             block.forward,
             use_reentrant=False,

@@ -89,11 +89,10 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(
 
 def test_a_run_resumes_where_a_new_epoch_begins(tmp_path: Path) -> None:
     """1437 images: a batch of 700 ends an epoch after each second step."""
-    whole = run("mlp", batch=700)
-    for stop in (2, 3):
-        changes = {"batch": 700, "checkpoint": tmp_path / f"{stop}.pt"}
-        run("mlp", stop_after=stop, **changes)
-        assert run("mlp", resume=True, **changes) == whole
+    changes = {"batch": 700, "steps": 3}
+    whole = run("mlp", **changes)
+    run("mlp", stop_after=2, checkpoint=tmp_path / "state.pt", **changes)
+    assert run("mlp", resume=True, checkpoint=tmp_path / "state.pt", **changes) == whole
 
 
 def test_recomputed_activations_have_the_same_bits() -> None:
