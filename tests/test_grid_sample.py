@@ -130,6 +130,8 @@ def test_transforms_and_compilation():
     assert_same_bits(grad, tensor(wanted, torch.float32))
     arguments = x.requires_grad_(), grid.requires_grad_(), 2, "border", False
     torch.library.opcheck(torch.ops.repkernels.grid_sample.default, arguments)
+    (grad,) = torch.autograd.grad(grid_sample(x, grid, align_corners=False).sum(), x)
+    assert grad.is_contiguous()  # as compilers are told
     assert grid_sample(x[:0], grid[:0], align_corners=False).shape == (0, 3, 2, 4)
     with pytest.warns(UserWarning, match="align_corners"):
         grid_sample(x, grid)

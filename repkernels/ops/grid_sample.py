@@ -91,7 +91,7 @@ def _run_input(g: Tensor, x: Tensor, grid: Tensor, mode: int, padding: str, alig
         kernels = backend("grouped_sum", x.device.type)
         total = kernels.grouped_sum(terms.view(-1, channels), order, starts, None, 1.0, False, x.dtype)
         rows[part] = total.view(count, size, channels)
-    return rows.permute(0, 2, 1).reshape(x.shape)
+    return rows.permute(0, 2, 1).contiguous().view(x.shape)
 
 
 def _fake_input(g: Tensor, x: Tensor, grid: Tensor, mode: int, padding: str, align: bool) -> Tensor:
