@@ -19,8 +19,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     in torch's memory format. Bits of the gradient: SPEC.md, "Resampling": copies of one position are added one after
     another in ascending output position, along the last axis first, without atomic operations. Differentiable any
     number of times.
-    Raises NotImplementedError for an unknown mode or number of dimensions, RuntimeError for an odd `pad` or one that is
-    too large, ValueError for a value beside another mode than "constant".
+    Raises NotImplementedError for an unknown mode or number of dimensions, RuntimeError for an odd `pad`, one that is
+    too large, or a value beside another mode than "constant".
     """
     if not isinstance(input, Tensor):
         raise TypeError(f"input: expected a Tensor, got {type(input).__name__}")
@@ -32,7 +32,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if mode == "constant":
         return torch.nn.functional.pad(input, pads, mode, value)  # moves only, in both directions
     if value is not None and value != 0:
-        raise ValueError(f"value: padding mode {mode!r} takes no value, got {value}")
+        raise RuntimeError(f"value: padding mode {mode!r} takes no value, got {value}")
     if mode not in MODES:
         raise NotImplementedError(f"mode: Unrecognised padding mode {mode}; use one of {', '.join(MODES)}")
     axes = len(pads) // 2
