@@ -132,6 +132,22 @@ def test_bad_input():
         F.multi_margin_loss(X, CLASSES, p=3)
     with pytest.raises(RuntimeError, match="target: expected one class for each row"):
         F.multi_margin_loss(X, CLASSES[:3])
+    with pytest.raises(RuntimeError, match="target: index 7 is out of range"):
+        F.multi_margin_loss(X, CLASSES + 3)
+    with pytest.raises(RuntimeError, match="weight: expected shape"):
+        F.multi_margin_loss(X, CLASSES, weight=X[0, :2])
+    with pytest.raises(RuntimeError, match="target: index 5 is out of range"):
+        F.multilabel_margin_loss(X, SETS + 1)
+    with pytest.raises(NotImplementedError, match="target: dtype torch.float32"):
+        F.multilabel_margin_loss(X, X)
+    with pytest.raises(RuntimeError, match="input: expected classes"):
+        F.multilabel_margin_loss(X[:, :0], SETS[:, :0])
+    with pytest.raises(RuntimeError, match="same number of dimensions"):
+        F.triplet_margin_loss(X, Y[0], Z)
+    with pytest.raises(RuntimeError, match="input, target: shapes .* do not broadcast"):
+        F.hinge_embedding_loss(X, SIGNS[:, :3])
+    with pytest.raises(TypeError, match="var: expected"):
+        F.gaussian_nll_loss(X, Y, 1)
     with pytest.raises(ValueError, match="margin must be greater than 0"):
         F.triplet_margin_loss(X, Y, Z, margin=0)
     with pytest.raises(ValueError, match="var has negative"):
@@ -140,5 +156,8 @@ def test_bad_input():
         F.soft_margin_loss(X, SIGNS, reduction="max")
     with pytest.raises(NotImplementedError, match="out: not supported"):
         F.normalize(X, out=X)
+    for loss in ("multi_margin_loss", "multilabel_margin_loss"):  # a number is one class
+        arguments = torch.tensor(2.0), torch.tensor(0)
+        assert getattr(F, loss)(*arguments) == getattr(torch.nn.functional, loss)(*arguments) == 0
     assert math.isnan(F.soft_margin_loss(torch.empty(0), torch.empty(0)))
     assert name(F.soft_margin_loss(X.half(), SIGNS.half()).dtype) == "float16"

@@ -27,7 +27,11 @@ def wide(**operands: object) -> tuple[list[Tensor], torch.dtype]:
         dtype = torch.promote_types(dtype, x.dtype)
     if dtype != torch.float64 and checks.autocast(checks.device_type(tensors[0])) is not None:
         dtype = torch.float32
-    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    try:
+        shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    except RuntimeError:
+        given = ", ".join(str(tuple(x.shape)) for x in tensors)
+        raise RuntimeError(f"{', '.join(operands)}: shapes {given} do not broadcast") from None
     compute = torch.float64 if dtype == torch.float64 else torch.float32
     return [broadcast_to(x.to(compute), shape) for x in tensors], dtype
 

@@ -14,6 +14,7 @@ from repkernels.ops.activations import logsigmoid, softplus
 from repkernels.ops.arithmetic import div
 from repkernels.ops.cross_entropy import check_reduction
 from repkernels.ops.distances import pairwise_distance, wide
+from repkernels.ops.grouped_sum import INDICES, check_range
 from repkernels.ops.index_add import gather
 from repkernels.ops.plain import add, multiply, subtract
 from repkernels.ops.sum import mean, sum
@@ -86,6 +87,20 @@ def multilabel_soft_margin_loss(
     return _reduced(mean(loss, -1), reduction, dtype)
 
 
+def _rows(x: Tensor, input: Tensor) -> Tensor:
+    """x, fewer than two dimensions being one row."""
+    if x.ndim > 2 or x.shape[-1:] == (0,):
+        raise RuntimeError(f"input: expected classes or (rows, classes), only rows empty, got {tuple(input.shape)}")
+    return x if x.ndim == 2 else x.reshape(1, -1)
+
+
+def _check_classes(target: Tensor, rows: Tensor) -> None:
+    """Raises for a class out of range, where values can be looked at; elsewhere `gather` does."""
+    hidden = target.is_meta or torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(target)
+    if not hidden:
+        check_range("target", target, rows.shape[1], RuntimeError)
+
+
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
@@ -95,16 +110,21 @@ def multi_margin_loss(
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     (x,), dtype = wide(input=input)
-    rows, t = (x, target) if x.ndim == 2 else (x.unsqueeze(0), target.reshape(1))
-    if rows.ndim != 2 or t.shape != rows.shape[:1]:
-        raise RuntimeError(f"target: expected one class for each row of input {tuple(input.shape)}")
+    rows = _rows(x, input)
+    checks.operand("target", target, INDICES)
+    if target.numel() != len(rows) or target.ndim > 1:
+        raise RuntimeError(
+            f"target: expected one class for each row of input {tuple(input.shape)}, got shape {tuple(target.shape)}"
+        )
+    t = target.reshape(-1)
+    _check_classes(t, rows)
     of_target = gather(rows, 1, t.unsqueeze(1))
     each = _positive(add(_minus_from(margin, of_target), rows))
     if p == 2:
         each = multiply(each, each)
     if weight is not None:
         if weight.dim() != 1 or len(weight) != rows.shape[1]:
-            raise ValueError(f"weight: expected shape {(rows.shape[1],)}, got {tuple(weight.shape)}")
+            raise RuntimeError(f"weight: expected shape {(rows.shape[1],)}, got {tuple(weight.shape)}")
         each = multiply(each, weight.to(each.dtype).index_select(0, t).unsqueeze(1))
     own = torch.arange(rows.shape[1], device=x.device) == t.unsqueeze(1)
     loss = mean(each.masked_fill(own, 0), 1)
@@ -117,11 +137,14 @@ def multilabel_margin_loss(
     """SUM over targets t, before the first -1, and other classes j of MAX(0, (1 - x_t) + x_j), over their number."""
     check_reduction(size_average, reduce, reduction)
     (x,), dtype = wide(input=input)
-    if x.ndim not in (1, 2) or target.shape != x.shape:
+    rows = _rows(x, input)
+    checks.operand("target", target, INDICES)
+    if target.shape != x.shape:
         raise RuntimeError(f"target: expected input's shape {tuple(input.shape)}, got {tuple(target.shape)}")
-    rows, t = (x, target) if x.ndim == 2 else (x.unsqueeze(0), target.unsqueeze(0))
+    t = target.reshape(rows.shape).long()
     named = (t < 0).cumsum(1) == 0
     index = torch.where(named, t, 0)
+    _check_classes(index, rows)
     is_target = torch.zeros_like(named).scatter(1, index, named) | (named & (index == 0)).any(1, True) & (
         torch.arange(t.shape[1], device=t.device) == 0
     )
@@ -160,6 +183,7 @@ def triplet_margin_loss(
     check_reduction(size_average, reduce, reduction)
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
+    _check_dimensions(anchor, positive, negative)
 
     def distance(x: Tensor, y: Tensor) -> Tensor:
         return pairwise_distance(x, y, p, eps)
@@ -176,12 +200,16 @@ def triplet_margin_with_distance_loss(
     check_reduction(None, None, reduction)
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
+    _check_dimensions(anchor, positive, negative)
+    return _triplet(anchor, positive, negative, distance_function or pairwise_distance, margin, swap, reduction)
+
+
+def _check_dimensions(anchor: Tensor, positive: Tensor, negative: Tensor) -> None:
     if not anchor.ndim == positive.ndim == negative.ndim:
         raise RuntimeError(
             "The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: "
             f"anchor {anchor.ndim}D, positive {positive.ndim}D, and negative {negative.ndim}D inputs"
         )
-    return _triplet(anchor, positive, negative, distance_function or pairwise_distance, margin, swap, reduction)
 
 
 def _triplet(
@@ -223,6 +251,8 @@ def gaussian_nll_loss(
     check_reduction(None, None, reduction)
     if isinstance(var, float):
         var = torch.full_like(input, var)
+    elif not isinstance(var, Tensor):
+        raise TypeError(f"var: expected a Tensor or a float, got {type(var).__name__}")
     if (var < 0).any():
         raise ValueError("var has negative entry/entries")
     if var.size() != input.size():
