@@ -237,3 +237,17 @@ def test_sequential_and_flatten_are_torchs():
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU())
     assert model(randn(2, 2, 3)).shape == (2, 4)
     assert isinstance(model, torch.nn.Sequential)
+
+
+def test_relu_in_place_over_what_autograd_keeps() -> None:
+    x = torch.tensor([-1.0, 2.0, -0.0, float("nan")], requires_grad=True)
+    with pytest.raises(RuntimeError, match="leaf"):
+        F.relu(x, inplace=True)
+    assert x[0] == -1  # refused before anything was written
+    for over in (lambda y: y, lambda y: y[1:3]):  # itself, and a view of it
+        y = x * 1
+        F.relu(over(y), inplace=True)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        inside = torch.zeros(4, dtype=torch.bool)
+        over(inside).fill_(True)
+        assert torch.equal(gradient, ((x.detach() > 0) | x.detach().isnan() | ~inside).float())

@@ -85,6 +85,12 @@ def _recorded(args: tuple[Any, ...]) -> bool:
     return False
 
 
+def alone(x: Tensor) -> bool:
+    """Whether x is an ordinary tensor with memory that no compiler, transform, tracer or mode watches."""
+    watched = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return not watched and not torch._C._len_torch_dispatch_stack() and _plain((x,))
+
+
 def _plain(args: tuple[Any, ...]) -> bool:
     """Whether all tensors are ordinary ones with memory: nothing but the kernel sees the call, and what mode listens.
 
