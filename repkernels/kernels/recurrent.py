@@ -1,5 +1,7 @@
 """One step of recurrent layers on a GPU (SPEC.md, "Recurrent layers"): one kernel for each direction and kind."""
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -167,7 +169,8 @@ def backward(
     n, with_carried, (grid, block) = g.numel(), carried.numel() != 0, _rows(g)
     if not with_carried:
         carried = g
-    tensors, options = (g, carried, share, acts, state, dp), {"CARRIED": with_carried, "SIZE": block}
+    tensors = (g, carried, share, acts, state, dp)
+    options: dict[str, Any] = {"CARRIED": with_carried, "SIZE": block}
     if mode == "lstm":
         launch(lstm_gradient_kernel, grid, *tensors, g.shape[1], **options)
     elif mode == "gru":
