@@ -31,6 +31,7 @@ def networks_command(
     networks: Annotated[str, typer.Option(help=f"Of {', '.join(NETWORKS)}; all if left out.")] = "",
     contracts: Annotated[str, typer.Option(help="Contracts, NAME or FORWARD/GRADIENT.")] = CONTRACTS,
     layouts: Annotated[str, typer.Option(help=f"Of {', '.join(LAYOUTS)}.")] = ",".join(LAYOUTS),
+    our_layouts: Annotated[str, typer.Option(help="Those of this library's entries; --layouts if left out.")] = "",
     ours_only: Annotated[bool, typer.Option("--ours-only", help="Leave torch's two ways out: no ratios.")] = False,
     batch: Annotated[int, typer.Option(min=1, help="Images of a step.")] = 64,
     size: Annotated[int, typer.Option(min=32, help="Pixels of an image's side.")] = 224,
@@ -54,6 +55,7 @@ def networks_command(
     where = named_device(device)
     chosen = _names("--networks", networks or ",".join(NETWORKS), NETWORKS)
     forms = _names("--layouts", layouts, LAYOUTS)
+    our_forms = _names("--our-layouts", our_layouts, LAYOUTS) or forms
     ways = [] if ours_only else [TORCH, DETERMINISTIC]
     for way in filter(None, contracts.split(",")):
         try:
@@ -71,7 +73,11 @@ def networks_command(
     if json_file is None and not (quick or warm_only or networks or ours_only):
         results = Path(__file__).parent / "results"
         json_file = results / f"networks-{machine.slug(about['device'])}.json" if results.is_dir() else None
-    entries = [Entry(*names) for names in itertools.product(chosen, ways, forms)]
+    entries = [
+        Entry(network, way, form)
+        for network, way in itertools.product(chosen, ways)
+        for form in (forms if way in (TORCH, DETERMINISTIC) else our_forms)
+    ]
     console = Console()
     if not console.is_terminal:
         console.width = 120

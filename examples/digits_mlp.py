@@ -1,8 +1,10 @@
 """An MLP on scikit-learn's handwritten digits: `python -m examples.digits_mlp`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
+from typer import Option
 
 from examples.command import command
 from examples.data import digits
@@ -13,6 +15,8 @@ from repkernels.optim.lr_scheduler import OneCycleLR
 @dataclass(frozen=True)
 class MLPOptions(Options):
     """Those of every run."""
+
+    lr: Annotated[float, Option(help="The largest learning rate.")] = 0.2
 
 
 def build() -> nn.Module:
@@ -29,7 +33,7 @@ def training(options: MLPOptions) -> Training:
     """SGD with momentum and one cycle of the learning rate."""
     return Training(
         options,
-        data=lambda: digits(crop=1),
+        data=digits,
         build=build,
         optimizer=lambda optim, parameters, lr: optim.SGD(parameters, lr=lr, momentum=0.9),
         schedule=lambda optimizer, steps: OneCycleLR(optimizer, options.lr, total_steps=steps + 1),

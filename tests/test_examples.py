@@ -65,13 +65,13 @@ def test_threads_change_nothing() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_change_nothing(workers: int) -> None:
-    assert run("mlp", workers=workers) == first("mlp")
+    assert run("cnn", workers=workers) == first("cnn")
 
 
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("mlp", {"amp": "fp16", "workers": 1}),
+        ("cnn", {"amp": "fp16", "workers": 1}),
         ("cnn", {"way": "reproducible", "accumulate": 2}),
         ("gpt", {"amp": "bf16", "recompute": True}),
     ],
