@@ -111,7 +111,8 @@ class Pass(NamedTuple):
         return torch.nn.functional.pad(matrix, (0, -matrix.shape[3] % multiple)).contiguous()
 
 
-@functools.lru_cache(1024)
+# Nothing leaves it: a CUDA graph reads a table where it lies.
+@functools.cache
 def table(phases: Pass, channels: int, length: int, s: Strides, on: torch.device) -> Tensor:
     """(2, length) for k = (channel, tap) of the phases: distance in memory from tap 0 of channel 0, and bits as
     `inside_bits` numbers them that a position must have; past the last k a bit that none has.

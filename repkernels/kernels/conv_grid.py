@@ -94,19 +94,20 @@ def backwards(c: Convolution) -> tuple[Backwards, ...]:
     return tuple(Backwards(phase, tuple(by_phase.get(phase, ()))) for phase in everything)
 
 
-@functools.lru_cache(4096)
+# Nothing leaves it: a CUDA graph reads a table where it lies.
+@functools.cache
 def steps(taps: tuple[Tap, ...], plane: int, on: torch.device) -> Tensor:
     """(2, taps) int32: where each tap's positions begin on the line of all phases, `plane` of each; its number."""
     return _int32([[tap.phase * plane + tap.shift for tap in taps], [tap.number for tap in taps]], on)
 
 
-@functools.lru_cache(4096)
+@functools.cache
 def shifts(taps: tuple[Tap, ...], on: torch.device) -> Tensor:
     """(2, taps) int32: each tap's shift, and its phase."""
     return _int32([[tap.shift for tap in taps], [tap.phase for tap in taps]], on)
 
 
-@functools.lru_cache(4096)
+@functools.cache
 def origins(phases: tuple[Triple, ...], on: torch.device) -> Tensor:
     """(phases, 3) int32."""
     return _int32([list(phase) for phase in phases], on)

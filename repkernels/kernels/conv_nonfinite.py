@@ -225,6 +225,7 @@ def _of(c: Convolution) -> tuple[int, ...]:
     return tuple(number for triple in c[:6] for number in triple)
 
 
-@functools.lru_cache(4096)
+# Nothing leaves it: a CUDA graph reads a table where it lies.
+@functools.cache
 def _numbers(values: tuple[int, ...], dtype: torch.dtype, on: torch.device) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=on)

@@ -157,7 +157,8 @@ def _transposed(table: Table, inputs: int) -> Table:
 Taps = tuple[Tensor, Tensor, Tensor, int]
 
 
-@functools.lru_cache(512)
+# Nothing leaves it: a CUDA graph reads a table where it lies.
+@functools.cache
 def taps(
     rule: str, n: int, m: int, options: Sequence[float], transposed: bool, wide: torch.dtype, device: torch.device
 ) -> Taps | None:
