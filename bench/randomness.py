@@ -27,7 +27,7 @@ TEST = 360  # of the digits
 
 class Setting(NamedTuple):
     """What is trained, and for how long. data: a folder with CIFAR-10, or "" for digits of `size` pixels a side.
-    contract: of the way OURS, or "" for the defaults. images: of the training set at most, 0 for all."""
+    contract: of the way OURS, or "" for the defaults. images: of each of the two sets at most, 0 for all."""
 
     depth: int
     width: int
@@ -59,7 +59,9 @@ def data(setting: Setting) -> tuple[Images, Images]:
         every = digits(setting.size, 3)
         order = random.permutation(len(every.labels), generator=random.Generator(0)).numpy()
         train, test = every.some(order[:-TEST]), every.some(order[-TEST:])
-    return train.some(np.arange(setting.images or len(train.labels))), test
+    if setting.images:
+        train, test = (s.some(np.arange(min(setting.images, len(s.labels)))) for s in (train, test))
+    return train, test
 
 
 def runs(way: str, seeds: list[int], setting: Setting, device: torch.device) -> list[Run]:

@@ -122,7 +122,7 @@ class Training:
         self.model.eval()
         logits, labels = [], []
         # Loaders draw a seed for their workers, which is this library's inside of reproducible(): they stay outside.
-        for x, y in torch.utils.data.DataLoader(self.test_set, self.options.batch):
+        for x, y in torch.utils.data.DataLoader(self.test_set, 128):
             with torch.no_grad(), self._way():
                 logits.append(self.model(x.to(self.device)).cpu())
             labels.append(y)

@@ -131,7 +131,7 @@ def test_runs_with_one_seed_are_one_model_of_ours(tmp_path: Path) -> None:
 
 def test_a_way_that_differs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(randomness_cli, "_isolated", lambda way, seeds, *_: runs([1] * 360, [2] * 360))
+    monkeypatch.setattr(randomness_cli, "_isolated", lambda way, seeds, *_: runs([1] * 128, [2] * 128))
     assert CliRunner().invoke(randomness_cli.app, ["--device", "cpu", "--quick"]).exit_code == 1
 
 

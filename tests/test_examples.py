@@ -1,13 +1,16 @@
 """The examples: one digest for every way to make a run, at tiny sizes; and runs that stop and resume."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from examples import digits_cnn, digits_mlp, gpt, resnet
+from examples.data import cifar10, synthetic
 from examples.training import Options, trained
 
 pytest.importorskip("sklearn")
@@ -107,8 +110,6 @@ def test_mixed_precision_is_the_same_both_ways(amp: str) -> None:
 
 
 def test_samples_are_drawn_by_seed_epoch_and_index() -> None:
-    from examples.data import synthetic
-
     samples, _ = synthetic(16, 8, 10)
     image = samples[3][0]
     assert torch.equal(samples[3][0], image)
@@ -118,6 +119,18 @@ def test_samples_are_drawn_by_seed_epoch_and_index() -> None:
         drawn.append(samples[3][0])
     assert torch.equal(drawn[0], image)
     assert sum(not torch.equal(x, image) for x in drawn) >= 4
+
+
+def test_a_local_copy_of_cifar10_is_read(tmp_path: Path) -> None:
+    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    for i, name in enumerate(names):
+        part = {b"data": np.full((2, 3072), 10 * i, np.uint8), b"labels": [i, i + 1]}
+        (tmp_path / name).write_bytes(pickle.dumps(part))
+    train, test = cifar10(tmp_path)
+    assert (len(train), len(test)) == (10, 2)
+    image, label = test[1]
+    assert label == 6
+    assert torch.equal(image, torch.full((3, 32, 32), (50 - 128) / 64))
 
 
 @pytest.mark.parametrize(
