@@ -104,6 +104,21 @@ def test_ordered(shape: str, last: bool) -> None:
     Problem(**SHAPES[shape], last=last).check(conv_ordered, "ordered")
 
 
+class Slices(Problem):
+    """Operands that are channels of wider channels_last tensors, as gradients of torch.cat are."""
+
+    def placed(self, t: Tensor) -> Tensor:
+        return super().placed(torch.cat([t, t], 1))[:, : t.shape[1]] if t.ndim == 5 else super().placed(t)
+
+    def result(self, shape: Sequence[int]) -> Tensor:
+        return super().placed(torch.full(tuple(shape), 7.0, dtype=self.dtype))
+
+
+@pytest.mark.parametrize("shape", ["3x3", "pointwise"])
+def test_slices(shape: str) -> None:
+    Slices(**SHAPES[shape], last=True).check(conv_ordered, "ordered")
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_ordered_types(dtype: torch.dtype) -> None:
     Problem(**SHAPES["strides, special"], dtype=dtype).check(conv_ordered, "ordered")
@@ -163,11 +178,23 @@ DEPTHWISE = {
         "n": 1, "c": 2, "size": (3, 4, 5), "out": 4, "kernel": (2, 2, 1), "dilation": (1, 2, 1), "groups": 2,
         "spread": 9,
     },
+    "words of 4": {
+        "n": 1, "c": 2, "size": (1, 10, 8), "out": 2, "kernel": (1, 3, 3), "padding": (0, 1, 1), "groups": 2,
+        "special": True,
+    },
+    "words, strided": {
+        "n": 2, "c": 2, "size": (1, 6, 8), "out": 2, "kernel": (1, 3, 3), "stride": (1, 2, 2), "padding": (0, 1, 1),
+        "groups": 2, "spread": 9,
+    },
+    "many taps": {
+        "n": 1, "c": 2, "size": (1, 6, 18), "out": 2, "kernel": (1, 4, 18), "padding": (0, 2, 8), "groups": 2,
+        "spread": 9,
+    },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
-@pytest.mark.parametrize("shape", DEPTHWISE)
+@pytest.mark.parametrize("shape", ["3x3", "more outputs"])
 def test_depthwise(shape: str, last: bool) -> None:
     Problem(**DEPTHWISE[shape], last=last).check(conv_depthwise, "ordered")
 
@@ -176,6 +203,12 @@ def test_depthwise(shape: str, last: bool) -> None:
 def test_depthwise_weight_gradient(contract: str) -> None:
     Problem(**DEPTHWISE["3x3"]).check(conv_depthwise, contract, "w")
     Problem(**DEPTHWISE["more outputs"], last=True, dtype=torch.bfloat16).check(conv_depthwise, contract, "w")
+
+
+@pytest.mark.parametrize("shape", ["words of 4", "words, strided", "many taps"])
+def test_depthwise_words(shape: str) -> None:
+    """What is aligned is read and stored in words; of many taps, a kernel sums some at a time."""
+    Problem(**DEPTHWISE[shape]).check(conv_depthwise, "fixed24")
 
 
 def test_depthwise_binary64() -> None:

@@ -43,7 +43,7 @@ def channels_last_rows(t: Tensor) -> Tensor:
         out = t.new_empty((t.numel() // t.shape[1], t.shape[1]))
         _turn(t, out, len(t), t.shape[1], t[0, 0].numel())
         return out
-    return t.permute(0, 2, 3, 4, 1).reshape(-1, t.shape[1])
+    return t.permute(0, 2, 3, 4, 1).reshape(-1, t.shape[1]).contiguous()  # of a slice, reshape is a view with gaps
 
 
 def _turn(src: Tensor, dst: Tensor, N: int, A: int, B: int) -> None:
