@@ -227,7 +227,7 @@ def _product(
     least = cdiv(count, longest) if hopper else cdiv(count * c.BK, LONGEST_INT64[S])
     splits, span = _splits(count, tiles, least, processors(device))
     part = out.new_empty((splits, shape.BATCH, shape.M, shape.N) if splits > 1 else (1,), dtype=torch.int64)
-    arguments = (table, a.scale, b.scale, out if bias is None else bias, out, *shape._replace(PER=per))
+    arguments = (table, a.scale, b.scale, out if bias is None else bias.contiguous(), out, *shape._replace(PER=per))
     common: dict[str, Any] = {"S": S, "LINES": lines, "BIAS": bias is not None}
     planes = (a.rows.view(-1, a.rows.shape[-1]), b.rows.view(-1, b.rows.shape[-1]))
     programs = min(tiles * splits, processors(device))

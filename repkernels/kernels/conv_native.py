@@ -180,8 +180,8 @@ def _over_channels(
     c = fitted(c, 2, out.device, 2 * (out.stride(1) == 1))
     per = cdiv(K, c.BK)
     programs = min(groups * c.tiles(M, N), processors(out.device))
-    arguments = (per * len(taps), steps(taps, M, out.device), out if bias is None else bias, out, groups, M, N,
-                 len(taps), a.shape[1], b.shape[1], per, math.prod(pitch), *pitch[1:], *out.shape[2:],
+    arguments = (per * len(taps), steps(taps, M, out.device), out if bias is None else bias.contiguous(), out, groups,
+                 M, N, len(taps), a.shape[1], b.shape[1], per, math.prod(pitch), *pitch[1:], *out.shape[2:],
                  *out.stride())  # fmt: skip
     if on_hopper(out.device) and c.BM == 16 * c.num_warps and c.num_stages > 1:
         last = by_vectors(out, N, c.BN)
