@@ -53,6 +53,8 @@ def rows(entry: Entry, sizes: Sizes, device: torch.device, modes: tuple[str, ...
     for mode in modes or ("",):
         row: dict[str, Any] = {**entry._asdict(), **sizes._asdict(), **({"mode": mode} if mode else {})}
         try:
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
             begin = time.perf_counter()
             if step is None:
                 step = training_step(entry, sizes, device)
@@ -71,7 +73,6 @@ def rows(entry: Entry, sizes: Sizes, device: torch.device, modes: tuple[str, ...
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
 
 
 def prepare(way: str) -> None:
