@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,16 @@ def test_the_wheel_holds_every_package_and_no_other(monkeypatch: pytest.MonkeyPa
 
 
 def test_examples_of_the_readme_run() -> None:
-    example, rest = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    example, products, *ways_in = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     names: dict[str, Any] = {name: torch.ones(4, 4) for name in ("a", "b", "weight")}
     state = random.get_state()
     try:
-        exec(example + rest, names)
+        exec(example + products, names)
+        head = torch.nn.Sequential(OrderedDict(fc=torch.nn.Linear(4, 2)))
+        layer4 = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        model = torch.nn.Sequential(OrderedDict(layer4=layer4, head=head))
+        names |= {"model": model, "x": torch.ones(2, 4), "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+        exec("".join(ways_in), names)
     finally:
         random.set_state(state)
     assert torch.equal(names["c"], torch.full((4, 4), 4.0))
