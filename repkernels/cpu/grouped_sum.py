@@ -66,7 +66,7 @@ def _sum_rows(x, strides, left, rows, lanes, width):
     while True:
         n = rows.size
         blocks = -(-n // BLOCK)
-        sums = np.empty((blocks if blocks > 1 else 0, width), x.dtype)
+        sums = np.empty(blocks * width if blocks > 1 else 0, x.dtype)
         for block in range(blocks):
             top, bottom = block * BLOCK, min((block + 1) * BLOCK, n)
             for i in range(top, bottom):
@@ -78,10 +78,13 @@ def _sum_rows(x, strides, left, rows, lanes, width):
                     _add(lane, part)
             _halve(lanes, min(bottom - top, LANES), width)
             if blocks > 1:
-                sums[block] = lanes[0, :width]
+                for j in range(width):
+                    sums[block * width + j] = lanes[0, j]
         if blocks == 1:
             break
-        x, strides, left, rows = sums.reshape(-1), (width, 1), 0, np.arange(blocks)
+        x, strides, left, rows = sums, (width, 1), 0, np.empty(blocks, np.int64)
+        for block in range(blocks):
+            rows[block] = block
 
 
 @njit
