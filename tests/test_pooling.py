@@ -271,6 +271,10 @@ def test_nothing():
         x = torch.empty(0, 3, 6, 5, requires_grad=True)
         y = pool(x, 2)
         assert y.shape == (0, 3, 3, 2) and torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+    for size in (1, 2):  # no channels, as torch has it
+        x = torch.empty(2, 0, 6, 5, requires_grad=True)
+        y = functional.adaptive_avg_pool2d(x, size)
+        assert y.shape == (2, 0, size, size) and torch.autograd.grad(y.sum(), x)[0].shape == x.shape
     x = torch.ones(2, 3, 6, 5, requires_grad=True)
     for y in (functional.adaptive_avg_pool2d(x, (0, 2)), functional.adaptive_max_pool2d(x, (0, 2))):
         assert y.shape == (2, 3, 0, 2) and not torch.autograd.grad(y.sum(), x)[0].any()

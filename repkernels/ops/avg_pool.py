@@ -107,7 +107,7 @@ def _avg(
 
 
 def _adaptive(name: str, input: Tensor, dims: int, output_size: Any) -> Tensor:
-    x, batched = arguments.operand(name, input, dims)
+    x, batched = arguments.operand(name, input, dims, channels=False)
     return _pooled(input, x, arguments.to_output(x, dims, output_size), dims, batched)
 
 

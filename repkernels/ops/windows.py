@@ -14,10 +14,10 @@ from repkernels.windows import Triple, Windows, adaptive
 Sizes = int | Sequence[int]
 
 
-def operand(name: str, input: Tensor, dims: int) -> tuple[Tensor, bool]:
+def operand(name: str, input: Tensor, dims: int, channels: bool = True) -> tuple[Tensor, bool]:
     """input (C, ...) or (N, C, ...) with `dims` spatial axes as (N, C, D, H, W), a view; and whether it had an N.
 
-    Three-dimensional pooling is fp32 under autocast on a CPU, as torch's.
+    channels: there must be some. Three-dimensional pooling is fp32 under autocast on a CPU, as torch's.
     """
     checks.operand("input", input)
     if input.ndim not in (dims + 1, dims + 2):
@@ -26,8 +26,9 @@ def operand(name: str, input: Tensor, dims: int) -> tuple[Tensor, bool]:
             f"got shape {tuple(input.shape)}"
         )
     batched = input.ndim == dims + 2
-    if 0 in input.shape[batched:]:
-        raise RuntimeError(f"{name}: input: only the batch may be empty, got shape {tuple(input.shape)}")
+    if 0 in input.shape[batched if channels else -dims :]:
+        allowed = "the batch" if channels else "the batch and the channels"
+        raise RuntimeError(f"{name}: input: only {allowed} may be empty, got shape {tuple(input.shape)}")
     half = input.dtype in (torch.bfloat16, torch.float16)
     if dims == 3 and half and input.is_cpu and checks.autocast("cpu") is not None:
         input = input.float()
