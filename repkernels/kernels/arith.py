@@ -43,8 +43,12 @@ def round_half_even(y, S: tl.constexpr):
     if S < 3:
         return (y + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
     size = tl.abs(y)
-    size = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
-    q = size.to(tl.int32)
+    if S == 3:
+        # L is below 2**23, so the sum's last bit is 1.
+        q = (size + 8388608.0).to(tl.int32, bitcast=True) - 0x4B000000
+    else:
+        size = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
+        q = size.to(tl.int32)
     return tl.where(y < 0, -q, q)
 
 

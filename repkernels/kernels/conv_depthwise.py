@@ -1,11 +1,11 @@
 """Depthwise convolutions, one input channel a group: bound by memory, not by products (SPEC.md, "Convolutions").
 
 Results and input gradients are short `ordered` chains, element by element. A weight gradient contracts all positions of
-a channel with those of another: under `fixed` a sum of products of digits that each program forms as it reads.
+a channel with those of another: conv_depthwise_fixed.py, or `ordered` chains here.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -14,184 +14,149 @@ from torch import Tensor
 
 from repkernels.convolution import Convolution
 from repkernels.kernels import conv_ordered
-from repkernels.kernels.arith import LAST_SIGNIFICAND, ldexp, low_digit, positive_zeros, quantized, scale_exponent
+from repkernels.kernels.arith import positive_zeros
 from repkernels.kernels.conv_copy import is_channels_last
-from repkernels.kernels.conv_digits import extents
+from repkernels.kernels.conv_depthwise_fixed import fixed_weight_gradient
+from repkernels.kernels.conv_depthwise_lanes import (
+    axes,
+    block_of,
+    cells,
+    columns_together,
+    cuts,
+    distance,
+    met,
+    offset,
+    positions,
+    repeated,
+    replaced,
+    results,
+    rows_together,
+    span,
+    tap_of,
+    tile_of_lanes,
+    together,
+    vector,
+    within,
+)
 from repkernels.kernels.conv_gather import CHUNK, Strides
-from repkernels.kernels.conv_nonfinite import fix_weight_gradient
 from repkernels.kernels.conv_weight_ordered import sum_chunks
 from repkernels.kernels.launch import launch
-from repkernels.kernels.matmul_fixed_finish import rounded
 
 # Taps that a kernel writes out; longer chains are those of conv_ordered.py.
 MOST_TAPS = 128
-# Channels by positions of a tile.
-TILE = (4, 512)
-TILE_LAST = (64, 16)
-SUM_TILE = (1, 2048)
-SUM_TILE_LAST = (32, 64)
-
-
-class Axis(NamedTuple):
-    """An axis of the source and of the result, and how they meet."""
-
-    source: int
-    result: int
-    padding: int
-    dilation: int
+# Products that a lane writes out, and rows of its block.
+MOST_PRODUCTS, MOST_ROWS = 100, 8
+# Strides, multiplied, of input gradients whose results a lane computes together.
+MOST_TOGETHER = 16
+# Lanes of a tile; channels by lanes where channels are innermost in memory.
+LANES = 128
+TILE_LAST = (64, 8)
 
 
 @triton.jit
-def met(p, t, axis, STRIDE: tl.constexpr, BACK: tl.constexpr):
-    """Where results p meet the source by tap t, and whether they do."""
-    if BACK:
-        distance = p + axis.padding - t * axis.dilation
-        at = distance // STRIDE
-        exists = (distance >= 0) & (distance % STRIDE == 0) & (at < axis.source)
-    else:
-        at = p * STRIDE + t * axis.dilation - axis.padding
-        exists = (at >= 0) & (at < axis.source)
-    return at, exists
+def chains(
+    x, at, weights, acc, pd, from_h, from_w, inside, d, h, w, s, TD: tl.constexpr, SD: tl.constexpr, H: tl.constexpr,
+    W: tl.constexpr, OWN: tl.constexpr, VECTOR: tl.constexpr, SKIP: tl.constexpr,
+):  # fmt: skip
+    """acc, the results of each lane's block, continued over the taps of one channel of the source.
+
+    x + at: (channels, lanes), offsets 0 on the last two axes, position 0 on the first. weights: (channels, 1) by tap.
+    SKIP: elements outside of the source take no part, otherwise they are +0.
+    """
+    for td in tl.static_range(TD):
+        at_d, has_d = met(pd, td, d, SD, H.back)
+        plane = at + (at_d.to(tl.int64) * s.d)[None, :]
+        for i in tl.static_range(span(H)):
+            has = inside & (has_d & within(from_h, offset(H, i), h.source))[None, :]
+            row = cells(x, plane + offset(H, i) * s.h, has, from_w, w.source, s.w, W, OWN, VECTOR)
+            for j in tl.static_range(span(W)):
+                v = row[j].to(acc[0].dtype)
+                for r in tl.static_range(results(H)):
+                    for q in tl.static_range(results(W)):
+                        if tap_of(H, W, i, j, r, q) >= 0:
+                            before = acc[r * W.results + q]
+                            weight = weights[td * (H.taps * W.taps) + tap_of(H, W, i, j, r, q)]
+                            longer = tl.fma(tl.broadcast_to(weight, v.shape), v, before)
+                            if SKIP:
+                                part = has & within(from_w, offset(W, j), w.source)[None, :]
+                                longer = tl.where(part, longer, before)
+                            acc = replaced(acc, r * W.results + q, longer)
+    return acc
 
 
-@triton.jit
-def origin(p, axis, STRIDE: tl.constexpr, BACK: tl.constexpr):
-    """Where tap 0 of results p lies in the source, where other taps are as many dilations on, or back."""
-    return p + axis.padding if BACK else p * STRIDE - axis.padding
-
-
-@triton.jit
-def positions(k, d, h, w):
-    """Numbers of result positions, samples outermost -> sample and position by axis."""
-    pw = k % w.result
-    ph = k // w.result % h.result
-    pd = k // (w.result * h.result) % d.result
-    return k // (w.result * h.result * d.result), pd, ph, pw
-
-
-@triton.jit
-def distance(n, d, h, w, s, zero, LAST: tl.constexpr):
-    """Of positions in memory, in 64 bits. zero: as conv_gather.py's `offset` has it. LAST: channels are innermost."""
-    at = n.to(tl.int64) * s.n + d.to(tl.int64) * s.d + h.to(tl.int64) * s.h + w.to(tl.int64) * s.w
-    return at if LAST else tl.max_contiguous(at + zero, [2])
-
-
-@triton.jit(do_not_specialize=["zero", "K"])
+@triton.jit(do_not_specialize=["zero", "ROWS"])
 def conv_depthwise_kernel(
-    x, weights, bias, out, zero, K, C, MULTIPLE, d, h, w, s, so, stride_o, stride_t, TD: tl.constexpr, TH: tl.constexpr,
-    TW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, BACK: tl.constexpr, BIAS: tl.constexpr,
-    LINEAR: tl.constexpr, LAST: tl.constexpr, TYPE: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+    x, weights, bias, out, zero, ROWS, C, MULTIPLE, blocks_h, blocks_w, d, h, w, s, so, stride_o, stride_t,
+    TD: tl.constexpr, SD: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BIAS: tl.constexpr, TYPE: tl.constexpr,
+    OWN: tl.constexpr, VECTOR: tl.constexpr, STORED: tl.constexpr, LAST: tl.constexpr, BC: tl.constexpr,
+    BW: tl.constexpr, BL: tl.constexpr,
 ):  # fmt: skip
-    """C channels of K positions of the result of a convolution, or of an input gradient (BACK).
+    """C channels of a convolution's result, or of an input gradient (H.back).
 
-    LINEAR: taps are fixed distances apart, as they are forward, or without a stride. MULTIPLE: output channels of a
-    group. d, h, w: axes. s, so: strides of x and out. SD, SH, SW: the convolution's.
+    Lanes are BW blocks of columns of BL // BW blocks of rows, of which there are ROWS in all. MULTIPLE: output channels
+    of a group. d, h, w: axes; H, W: how the last two are cut. s, so: strides of x and out. SD: the convolution's. OWN,
+    VECTOR: columns of x that are read together, as `cells` has it. STORED: whether all of a block's are stored so.
     """
-    blocks = tl.cdiv(C, BC)
-    c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
-    k = tl.program_id(0) // blocks * BP + tl.arange(0, BP)
-    n, pd, ph, pw = positions(k, d, h, w)
-    inside = (c < C)[:, None] & (k < K)[None, :]
-    acc = tl.zeros((BC, BP), TYPE)
-    for j in range(MULTIPLE if BACK else 1):
-        row = c * MULTIPLE + j if BACK else c
-        px = x + (row if BACK else c // MULTIPLE).to(tl.int64)[:, None] * s.c
-        if LINEAR:
-            from_d, from_h, from_w = origin(pd, d, SD, BACK), origin(ph, h, SH, BACK), origin(pw, w, SW, BACK)
-            px += distance(n, from_d, from_h, from_w, s, zero, LAST)[None, :]
-        for t in tl.static_range(TD * TH * TW):
-            at_d, has_d = met(pd, t // (TH * TW), d, SD, BACK)
-            at_h, has_h = met(ph, t // TW % TH, h, SH, BACK)
-            at_w, has_w = met(pw, t % TW, w, SW, BACK)
-            part = inside & (has_d & has_h & has_w)[None, :]
-            if LINEAR:
-                on_d = t // (TH * TW) * (d.dilation * s.d)
-                on_h = t // TW % TH * (h.dilation * s.h)
-                on_w = t % TW * (w.dilation * s.w)
-                # Taps of a row are constants apart where its elements are neighbours.
-                at = px - (on_d + on_h) - on_w if BACK else px + (on_d + on_h) + on_w
+    blocks_c = tl.cdiv(C, BC)
+    job = tl.program_id(0) // blocks_c
+    c = tl.program_id(0) % blocks_c * BC + tl.arange(0, BC)
+    lanes = tl.arange(0, BL)
+    row = job // blocks_w * (BL // BW) + lanes // BW
+    col = job % blocks_w * BW + lanes % BW
+    n, pd, block = block_of(row, blocks_h, d)
+    inside = (c < C)[:, None] & ((row < ROWS) & (col * W.results < w.result))[None, :]
+    from_h, from_w = block * h.step + h.base, col * w.step + w.base
+    source = distance(n, pd * 0, from_h, from_w, s, zero, LAST)[None, :]
+    TAPS: tl.constexpr = TD * H.taps * W.taps
+    acc = repeated(tl.zeros((BC, BL), TYPE), H.results * W.results)
+    for k in range(MULTIPLE if H.back else 1):
+        o = c * MULTIPLE + k if H.back else c
+        at = source + (o if H.back else c // MULTIPLE).to(tl.int64)[:, None] * s.c
+        taps = ()
+        unusual = tl.zeros((BC,), tl.int32)
+        for t in tl.static_range(TAPS):
+            v = tl.load(weights + o * stride_o + t * stride_t, mask=c < C, other=0.0).to(TYPE)
+            taps = taps + (v[:, None],)
+            unusual |= (~(tl.abs(v) < float("inf"))).to(tl.int32)
+        if H.back:
+            # As +0, what takes no part changes a chain only where a weight is not finite: of a chain of -0 it makes one
+            # of +0, which no later sum tells apart, nor the result.
+            if tl.max(unusual, 0) != 0:
+                acc = chains(x, at, taps, acc, pd, from_h, from_w, inside, d, h, w, s, TD, SD, H, W, OWN,
+                             VECTOR, True)  # fmt: skip
             else:
-                at = px + distance(n, at_d, at_h, at_w, s, zero, LAST)[None, :]
-            v = tl.load(at, mask=part, other=0.0).to(TYPE)
-            weight = tl.load(weights + row * stride_o + t * stride_t, mask=c < C, other=0.0).to(TYPE)[:, None]
-            longer = tl.fma(tl.broadcast_to(weight, (BC, BP)), v, acc)
-            acc = tl.where(part, longer, acc) if BACK else longer
+                acc = chains(x, at, taps, acc, pd, from_h, from_w, inside, d, h, w, s, TD, SD, H, W, OWN, VECTOR, False)
+        else:
+            acc = chains(x, at, taps, acc, pd, from_h, from_w, inside, d, h, w, s, TD, SD, H, W, OWN, VECTOR, False)
+    added = tl.zeros((BC, 1), TYPE)
     if BIAS:
-        acc = acc + tl.load(bias + c, mask=c < C, other=0.0).to(TYPE)[:, None]
-    y = positive_zeros(acc, out.dtype.element_ty).to(out.dtype.element_ty)
-    at = out + c.to(tl.int64)[:, None] * so.c + distance(n, pd, ph, pw, so, zero, LAST)[None, :]
-    tl.store(at, y, mask=inside)
+        added = tl.load(bias + c, mask=c < C, other=0.0).to(TYPE)[:, None]
+    for r in tl.static_range(results(H)):
+        line = block * H.results + r
+        at = c.to(tl.int64)[:, None] * so.c + distance(n, pd, line, col * W.results, so, zero, LAST)[None, :]
+        stored = inside & (line < h.result)[None, :]
+        ys = ()
+        for q in tl.static_range(results(W)):
+            ys = ys + (finished(acc[r * W.results + q], added, out, BIAS),)
+        if STORED:
+            words = at[:, :, None] + tl.arange(0, results(W))[None, None, :]
+            words = tl.max_contiguous(tl.multiple_of(words, [1, 1, results(W)]), [1, 1, results(W)])
+            tl.store(out + words, together(ys, results(W)), mask=stored[:, :, None])
+        else:
+            for q in tl.static_range(results(W)):
+                tl.store(out + at + q * so.w, ys[q], mask=stored & (col * W.results + q < w.result)[None, :])
 
 
 @triton.jit
-def digit_products(a, b, S: tl.constexpr):
-    """The digit products of int32 a and b that count, over 256**max(0, S - 2), as int64.
-
-    With a = 256 h + d or 65536 h + l, and b likewise, what is left out leaves h b + d h' or h b + l h' + d d', d the
-    upper digit of l.
-    """
-    if S < 3:
-        total = a.to(tl.int64) * b.to(tl.int64)
-    elif S == 3:
-        low_a, high_a = low_digit(a)
-        low_b, high_b = low_digit(b)
-        total = high_a.to(tl.int64) * b.to(tl.int64) + low_a.to(tl.int32) * high_b
+def finished(r, added, out, BIAS: tl.constexpr):
+    """r with the bias, rounded to the output type, every zero +0."""
+    if BIAS:
+        r = r + added
+    if out.dtype.element_ty.primitive_bitwidth < 32:
+        r = positive_zeros(r, out.dtype.element_ty).to(out.dtype.element_ty)
     else:
-        last_a, rest_a = low_digit(a)
-        low_a, high_a = low_digit(rest_a)
-        last_b, rest_b = low_digit(b)
-        low_b, high_b = low_digit(rest_b)
-        both = low_a.to(tl.int32) * 256 + last_a.to(tl.int32)
-        total = high_a.to(tl.int64) * b.to(tl.int64) + (both * high_b + low_a.to(tl.int32) * low_b.to(tl.int32))
-    return total
-
-
-@triton.jit(do_not_specialize=["zero", "K"])
-def conv_depthwise_sums_kernel(
-    g, x, extent_g, extent_x, sums, zero, K, C, MULTIPLE, d, h, w, sg, s, TD: tl.constexpr, TH: tl.constexpr,
-    TW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, S: tl.constexpr,
-    LAST_SIGNIFICAND: tl.constexpr, LAST: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
-):  # fmt: skip
-    """Adds a tile's part of P' to sums (2, C * taps) int64, its low 32 bits and the rest, which begin as 0."""
-    blocks = tl.cdiv(C, BC)
-    c = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
-    k = tl.program_id(0) // blocks * BP + tl.arange(0, BP)
-    n, pd, ph, pw = positions(k, d, h, w)
-    inside = (c < C)[:, None] & (k < K)[None, :]
-    e_g = scale_exponent(tl.load(extent_g + c, mask=c < C, other=0), S, LAST_SIGNIFICAND)
-    e_x = scale_exponent(tl.load(extent_x + c // MULTIPLE, mask=c < C, other=0), S, LAST_SIGNIFICAND)
-    at = g + c.to(tl.int64)[:, None] * sg.c + distance(n, pd, ph, pw, sg, zero, LAST)[None, :]
-    a = quantized(tl.load(at, mask=inside, other=0.0).to(tl.float32), e_g, S)
-    from_d, from_h, from_w = origin(pd, d, SD, False), origin(ph, h, SH, False), origin(pw, w, SW, False)
-    px = x + (c // MULTIPLE).to(tl.int64)[:, None] * s.c + distance(n, from_d, from_h, from_w, s, zero, LAST)[None, :]
-    TAPS: tl.constexpr = TD * TH * TW
-    for t in range(TAPS):
-        at_d, has_d = met(pd, t // (TH * TW), d, SD, False)
-        at_h, has_h = met(ph, t // TW % TH, h, SH, False)
-        at_w, has_w = met(pw, t % TW, w, SW, False)
-        part = inside & (has_d & has_h & has_w)[None, :]
-        on = t // (TH * TW) * (d.dilation * s.d) + t // TW % TH * (h.dilation * s.h) + t % TW * (w.dilation * s.w)
-        v = tl.load(px + on, mask=part, other=0.0).to(tl.float32)
-        total = tl.sum(digit_products(a, quantized(v, e_x, S), S), 1)
-        tl.atomic_add(sums + c * TAPS + t, total & 0xFFFFFFFF, mask=c < C, sem="relaxed")
-        tl.atomic_add(sums + C * TAPS + c * TAPS + t, total >> 32, mask=c < C, sem="relaxed")
-
-
-@triton.jit
-def conv_depthwise_finish_kernel(
-    sums, extent_g, extent_x, out, C, TAPS, MULTIPLE, S: tl.constexpr, LAST_SIGNIFICAND: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out (C, taps), contiguous, from the sums: one rounding, exponents, output type."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = i < C * TAPS
-    r = rounded(tl.load(sums + i, mask=mask, other=0), tl.load(sums + C * TAPS + i, mask=mask, other=0))
-    c = i // TAPS
-    e_g = scale_exponent(tl.load(extent_g + c, mask=mask, other=0), S, LAST_SIGNIFICAND)
-    e_x = scale_exponent(tl.load(extent_x + c // MULTIPLE, mask=mask, other=0), S, LAST_SIGNIFICAND)
-    shift: tl.constexpr = 8 * (S - 2) if S > 2 else 0
-    y = positive_zeros(ldexp(r, e_g + e_x + shift), out.dtype.element_ty)
-    tl.store(out + i, y.to(out.dtype.element_ty), mask=mask)
+        r = r + 0.0
+    return r
 
 
 @triton.jit(do_not_specialize=["K", "first_chunk"])
@@ -244,25 +209,33 @@ def input_gradient(
     g: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, contract: str = "ordered"
 ) -> None:
     """g (N, O, D', H', W'), w (O, 1, kd, kh, kw), bias (C,) into out (N, C, D, H, W), `ordered`; nothing is empty."""
-    if w.numel() // out.shape[1] > CHUNK or w[0].numel() > MOST_TAPS:
+    phases = c.stride[1] * c.stride[2]
+    if w.numel() // out.shape[1] > CHUNK or w[0].numel() > MOST_TAPS or phases > MOST_TOGETHER:
         conv_ordered.input_gradient(g, w, bias, out, c)
     else:
         _launch(g, w, bias, out, c, True)
 
 
 def _launch(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, c: Convolution, back: bool) -> None:
-    C, K = out.shape[1], out.numel() // out.shape[1]
+    (N, C, D, height, width), taps = out.shape, w[0].numel()
     last = is_channels_last(x) and is_channels_last(out)
-    BC, BP = _tile(TILE_LAST if last else TILE, C, K)
+    (multiple, gap), step = c.stride[1:] if back else (1, 1), 1 if back else c.stride[2]
+    rows = rows_together(height, c.kernel[1], c.dilation[1], min(MOST_ROWS, MOST_PRODUCTS * multiple // taps), multiple)
+    columns, words = columns_together(x, out, gap, step)
+    blocks = triton.cdiv(height, rows), triton.cdiv(width, columns)
+    tile = tile_of_lanes(C, N * D * blocks[0], blocks[1], LANES, TILE_LAST if last else None)
     weights = w.reshape(len(w), -1)
     if last:
         weights = weights.T.contiguous().T
-    linear = not back or c.stride == (1, 1, 1)
-    launch(conv_depthwise_kernel, (triton.cdiv(C, BC) * triton.cdiv(K, BP),), x, weights,
-           out if bias is None else bias.contiguous(), out, 0, K, C, len(w) // c.groups, *_axes(c, back),
-           Strides(*x.stride()), Strides(*out.stride()), *weights.stride(), BACK=back, BIAS=bias is not None,
-           LINEAR=linear, LAST=last, TYPE=tl.float64 if out.dtype == torch.float64 else tl.float32, BC=BC, BP=BP,
-           num_warps=4, **_constants(c))  # fmt: skip
+    blocks_w = triton.cdiv(blocks[1], tile["BW"])
+    programs = triton.cdiv(C, tile["BC"]) * blocks_w * triton.cdiv(N * D * blocks[0], tile["BL"] // tile["BW"])
+    H, W = cuts(c, back, (rows, columns))
+    launch(conv_depthwise_kernel, (programs,), x, weights, out if bias is None else bias.contiguous(), out, 0,
+           N * D * blocks[0], C, len(w) // c.groups, blocks[0], blocks_w, *axes(c, back, (rows, columns)),
+           Strides(*x.stride()), Strides(*out.stride()), *weights.stride(), TD=c.kernel[0], SD=c.stride[0], H=H, W=W,
+           BIAS=bias is not None, TYPE=tl.float64 if out.dtype == torch.float64 else tl.float32,
+           OWN=-(c.padding[2] // gap) if back else c.padding[2], VECTOR=words,
+           STORED=columns > 1 and vector(out, columns) == columns, LAST=last, num_warps=4, **tile)  # fmt: skip
 
 
 def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, contract: str) -> None:
@@ -271,7 +244,7 @@ def weight_gradient(g: Tensor, x: Tensor, out: Tensor, c: Convolution, contract:
     if contract == "ordered":
         sum_chunks(partial(_chains, g, x, c), g.numel() // g.shape[1], flat.view(1, len(out), -1))
     else:
-        _fixed(g, x, flat, c, int(contract[5:]) // 8)
+        fixed_weight_gradient(g, x, flat, c, int(contract[5:]) // 8)
     if flat is not out:
         out.copy_(flat)
 
@@ -281,38 +254,8 @@ def _chains(g: Tensor, x: Tensor, c: Convolution, part: Tensor, begin: int) -> N
     (chunks, _, C, taps), K = part.shape, g.numel() // g.shape[1]
     BT = triton.next_power_of_2(taps)
     BC = max(1, min(128 // BT, triton.next_power_of_2(C)))
+    constants: dict[str, Any] = dict(zip(("TD", "TH", "TW", "SD", "SH", "SW"), c.kernel + c.stride, strict=True))
     launch(conv_depthwise_chains_kernel, (chunks * triton.cdiv(C, BC),), g, x, part, K, C, C // c.groups, begin,
-           *_axes(c, False), Strides(*g.stride()), Strides(*x.stride()), CHUNK=CHUNK, BC=BC, BT=BT,
+           *axes(c, False, (1, 1)), Strides(*g.stride()), Strides(*x.stride()), CHUNK=CHUNK, BC=BC, BT=BT,
            TYPE=tl.float64 if part.dtype == torch.float64 else tl.float32,
-           num_warps=max(1, min(4, BC * BT // 32)), **_constants(c))  # fmt: skip
-
-
-def _fixed(g: Tensor, x: Tensor, out: Tensor, c: Convolution, S: int) -> None:
-    C, K, taps = len(out), g.numel() // g.shape[1], out[0].numel()
-    extent_g, extent_x = (extents(t, 1, False, True)[1] for t in (g, x))
-    sums = torch.zeros(2 * out.numel(), dtype=torch.int64, device=g.device)
-    last = is_channels_last(g) and is_channels_last(x)
-    BC, BP = _tile(SUM_TILE_LAST if last else SUM_TILE, C, K)
-    scaling: dict[str, Any] = {"S": S, "LAST_SIGNIFICAND": LAST_SIGNIFICAND[S]}
-    launch(conv_depthwise_sums_kernel, (triton.cdiv(C, BC) * triton.cdiv(K, BP),), g, x, extent_g, extent_x, sums, 0, K,
-           C, C // c.groups, *_axes(c, False), Strides(*g.stride()), Strides(*x.stride()), LAST=last, BC=BC, BP=BP,
-           num_warps=4, **scaling, **_constants(c))  # fmt: skip
-    launch(conv_depthwise_finish_kernel, (triton.cdiv(out.numel(), 512),), sums, extent_g, extent_x, out, C, taps,
-           C // c.groups, BLOCK=512, **scaling)  # fmt: skip
-    rows, cols = extent_g[C:].view(c.groups, -1), extent_x[c.groups :].view(c.groups, 1)
-    fix_weight_gradient(g, x, out, c, rows, cols)
-
-
-def _tile(tile: tuple[int, int], C: int, K: int) -> tuple[int, int]:
-    """No larger than the channels and positions need."""
-    return min(tile[0], triton.next_power_of_2(C)), min(tile[1], max(16, triton.next_power_of_2(K)))
-
-
-def _axes(c: Convolution, back: bool) -> list[Axis]:
-    source, result = (c.output, c.size) if back else (c.size, c.output)
-    return [Axis(*values) for values in zip(source, result, c.padding, c.dilation, strict=True)]
-
-
-def _constants(c: Convolution) -> dict[str, Any]:
-    taps = dict(zip(("TD", "TH", "TW"), c.kernel, strict=True))
-    return taps | dict(zip(("SD", "SH", "SW"), c.stride, strict=True))
+           num_warps=max(1, min(4, BC * BT // 32)), **constants)  # fmt: skip
