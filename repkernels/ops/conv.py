@@ -6,6 +6,7 @@ of each are the other two: the convolution, its input gradient (which is the tra
 gradient. The gradient of the bias is SUM over samples and positions.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,8 +91,19 @@ def _run(
         return out
     if x.numel() == 0 or w.numel() == 0:
         return _nothing_summed(out, bias)
+    _check_positions(x, c)
     backend("conv", checks.device_type(x)).conv(x, w, bias, out, c, _along_channels(_name(token, rule), w, c))
     return out
+
+
+def _check_positions(x: Tensor, c: Convolution) -> None:
+    """GPU kernels count the positions of a batch, of the convolution's input or of its result, in 32 bits."""
+    positions = len(x) * max(math.prod(c.size), math.prod(c.output))
+    if x.is_cuda and positions >= 2**31:
+        raise RuntimeError(
+            f"input: a batch must have fewer than 2**31 positions (samples times those of each), got {positions}; "
+            "split the batch"
+        )
 
 
 def _along_channels(contract: str, w: Tensor, c: Convolution) -> str:
@@ -156,6 +168,7 @@ def _run_input(
         return out
     if g.numel() == 0 or w.numel() == 0:
         return _nothing_summed(out, bias)
+    _check_positions(g, c)
     contract = _along_channels(_name(token, rule), w, c)
     backend("conv", checks.device_type(g)).conv_input_gradient(g, w, bias, out, c, contract)
     return out
@@ -193,6 +206,7 @@ def _run_weight(
         return out
     if g.numel() == 0 or x.numel() == 0:
         return out.zero_()
+    _check_positions(g, c)
     backend("conv", checks.device_type(g)).conv_weight_gradient(g, x, out, c, _name(token, rule))
     return out
 
