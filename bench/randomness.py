@@ -143,7 +143,8 @@ def _over(part: float, whole: float) -> float | None:
 
 
 def _deviation(values: Any) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    # From the first value, so that equal ones deviate by 0, not by the rounding of their mean.
+    return float(np.std(np.subtract(values, values[0]), ddof=1)) if len(values) > 1 else 0.0
 
 
 def _mean(values: Any) -> float:
