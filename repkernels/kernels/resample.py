@@ -76,13 +76,13 @@ def resample_kernel(
     first_w, count_w = taps_of(starts_w, w, mask, TAPS_W)
     nothing = tl.broadcast_to(minus_zero(WIDE), (SIZE,))
     result = nothing
-    for i in range(0, most(count_d, TAPS_D)):
+    for i in range(most(count_d, TAPS_D)):
         in_d, at_d, w_d = tap(index_d, weight_d, d, first_d, count_d, i, mask, TAPS_D, WIDE)
         plane = nothing
-        for j in range(0, most(count_h, TAPS_H)):
+        for j in range(most(count_h, TAPS_H)):
             in_h, at_h, w_h = tap(index_h, weight_h, h, first_h, count_h, j, in_d, TAPS_H, WIDE)
             row = nothing
-            for k in range(0, most(count_w, TAPS_W)):
+            for k in range(most(count_w, TAPS_W)):
                 in_w, at_w, w_w = tap(index_w, weight_w, w, first_w, count_w, k, in_h, TAPS_W, WIDE)
                 v = tl.load(base + at_d * x_d + at_h * x_h + at_w * x_w, mask=in_w, other=0.0).to(WIDE)
                 row = tl.where(in_w, tl.fma(w_w, v, row), row)
