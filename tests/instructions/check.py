@@ -78,9 +78,10 @@ def kernels(target: str) -> set[str]:
         for name, member in vars(module).items()
         if isinstance(member, JITFunction) and name.endswith("_kernel")
     }
-    absent = set() if target == "sm_90" else {"hopper_kernel"}
-    # Products of fp32 tiles have no one order on AMD's matrix cores.
-    tiles = {"ordered_kernel", "conv_ordered_kernel", "conv_weight_ordered_kernel"}
+    hopper = {"hopper_kernel", "conv_hopper_kernel", "conv_native_hopper_kernel"}
+    absent = {"conv_native_kernel"} if target == "sm_90" else hopper
+    # Products of fp32 tiles have no one order on AMD's matrix cores; the chains written out there need no flags.
+    tiles = {"ordered_kernel", "conv_ordered_kernel", "conv_weight_ordered_kernel", "nonfinite_rows_kernel"}
     return found - absent - (tiles if TARGETS[target].hip else set())
 
 
