@@ -128,11 +128,13 @@ def _dot_half(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     for i in range(out.shape[0]):
         for m in range(out.shape[1]):
             for start in range(0, a.shape[2], 16):
-                row[:] = out[i, m]
+                for n in range(out.shape[2]):
+                    row[n] = out[i, m, n]
                 for k in range(start, min(start + 16, a.shape[2])):
                     for n in range(out.shape[2]):
                         row[n] += a[i, m, k] * b[i, k, n]
-                out[i, m] = row
+                for n in range(out.shape[2]):
+                    out[i, m, n] = row[n]
 
 
 def _sum(original: Any) -> Any:
