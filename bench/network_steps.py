@@ -70,8 +70,8 @@ def rows(entry: Entry, sizes: Sizes, device: torch.device, modes: tuple[str, ...
             row["error"] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
         yield row
     del step
-    gc.collect()
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
 
 
