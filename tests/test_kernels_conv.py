@@ -195,7 +195,7 @@ DEPTHWISE = {
         "groups": 2, "spread": 9,
     },
     "many taps": {
-        "n": 1, "c": 2, "size": (1, 6, 18), "out": 2, "kernel": (1, 4, 18), "padding": (0, 2, 8), "groups": 2,
+        "n": 1, "c": 2, "size": (1, 1, 18), "out": 2, "kernel": (1, 2, 17), "padding": (0, 1, 8), "groups": 2,
         "spread": 9,
     },
 }  # fmt: skip
