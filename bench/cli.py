@@ -36,7 +36,7 @@ def bench(
     """
     writable(json_file)
     if name not in REGISTRY:
-        raise typer.BadParameter(f"NAME: expected one of {', '.join(REGISTRY)}, got {name!r}")
+        raise typer.BadParameter(f"NAME: expected one of {', '.join([*REGISTRY, *APART])}, got {name!r}")
     where = named_device(device)
     console = Console()
     if not console.is_terminal:

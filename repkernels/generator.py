@@ -30,8 +30,12 @@ class Generator:
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> "Generator":
-        """Starts anew with `seed` and stream 0; returns the generator. Raises ValueError for a seed out of range."""
-        seed = operator.index(seed)
+        """Starts anew with `seed` and stream 0; returns the generator. Raises ValueError for a seed out of range,
+        TypeError for what is no int."""
+        try:
+            seed = operator.index(seed)
+        except TypeError:
+            raise TypeError(f"seed: expected an int, got {type(seed).__name__}") from None
         if not 0 <= seed < _LIMIT:
             raise ValueError(f"seed: expected 0 <= seed < 2**64, got {seed}")
         self.set_state({"seed": seed, "stream": 0})

@@ -8,6 +8,7 @@ A forked process starts with a copy of its parent's state, as torch's does.
 """
 
 import contextlib
+import numbers
 import operator
 from collections.abc import Iterator, Sequence
 
@@ -154,6 +155,8 @@ def bernoulli(
         # Exact, and so is the whole part of a number that is not negative.
         thresholds, size = (p.detach().resolve_neg().double() * 2.0**32).to(torch.int64), p.shape
     else:
+        if not isinstance(p, numbers.Real):
+            raise TypeError(f"p: expected a number or a Tensor, got {type(p).__name__}; the shape comes after it")
         if shape is None:
             raise TypeError("shape: needed where p is a number")
         if not 0 <= p <= 1:

@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 
 if not torch.cuda.is_available():
@@ -19,3 +20,8 @@ settings.load_profile("repkernels")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many workers as cores: more threads would only wait for one another.
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, so that no worker ends with one of them alone."""
+    items.sort(key=lambda item: "test_instructions.py" not in item.nodeid)

@@ -80,9 +80,8 @@ def test_examples_of_the_readme_run() -> None:
     state = random.get_state()
     try:
         exec(example + products, names)
-        head = torch.nn.Sequential(OrderedDict(fc=torch.nn.Linear(4, 2)))
         layer4 = torch.nn.Sequential(torch.nn.Linear(4, 4))
-        model = torch.nn.Sequential(OrderedDict(layer4=layer4, head=head))
+        model = torch.nn.Sequential(OrderedDict(layer4=layer4, fc=torch.nn.Linear(4, 2)))
         names |= {"model": model, "x": torch.ones(2, 4), "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
         exec("".join(ways_in), names)
     finally:

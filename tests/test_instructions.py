@@ -1,4 +1,4 @@
-"""Every kernel, compiled for every target, holds no instruction whose bits depend on the target."""
+"""Every kernel, compiled for a target of each kind, holds no instruction whose bits depend on the target."""
 
 import os
 import re
@@ -12,7 +12,8 @@ from tests.instructions.compiled import Compiled
 from tests.instructions.rules import violations
 
 ROOT = Path(__file__).parents[1]
-TARGETS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
+# The longest first. The other targets multiply tiles as one of these does: `make instructions` compiles for them too.
+TARGETS = ("sm_90", "gfx942", "sm_80", "sm_100")
 
 
 def instructions(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -73,7 +73,7 @@ def convert(
     Initial values stay, and later calls of reset_parameters draw from `repkernels.random`.
 
     contract: what every module that contracts follows from now on; None, whatever is in force when it runs.
-    contracts: contracts by name pattern, such as {"layer4.*": "fixed32", "*.fc": "ordered"}, in `fnmatch`'s language,
+    contracts: contracts by name pattern, such as {"layer4.*": "fixed32", "fc": "ordered"}, in `fnmatch`'s language,
         matched with a module's path ("" is the model) and the paths of the modules around it; the last one that matches
         wins over the others and over `contract`.
     allow: patterns of the paths of modules that may stay as they are, though their bits may differ between devices.
@@ -85,7 +85,8 @@ def convert(
     Convert before torch.compile, DistributedDataParallel and the like wrap the model.
 
     Raises, with nothing changed: UnsupportedModules (a NotImplementedError) with all reasons; TypeError for what is no
-    module; ValueError for an unknown contract, for a pattern of `contracts` that no contracting module matches, and for
+    module; ValueError for an unknown contract, for a pattern of `contracts` that no contracting module matches or of
+        `allow` that none does, and for
     a module of several names whose patterns ask for different contracts.
     """
     if not isinstance(model, torch.nn.Module):
@@ -99,6 +100,9 @@ def convert(
     paths: dict[torch.nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(path)
+    for pattern in allowed:
+        if not any(_matches(pattern, path) for names in paths.values() for path in names):
+            raise ValueError(f"allow: no module has a name like {pattern!r}")
 
     reasons: dict[str, str] = {}
     classes: dict[torch.nn.Module, type] = {}
