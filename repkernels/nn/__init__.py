@@ -139,6 +139,7 @@ from repkernels.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from repkernels.rotary import rope_frequencies
 
 __all__ = [
     "AdaptiveAvgPool1d",
@@ -286,5 +287,6 @@ __all__ = [
     "ZeroPad3d",
     "functional",
     "init",
+    "rope_frequencies",
     "utils",
 ]

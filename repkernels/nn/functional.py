@@ -102,6 +102,7 @@ from repkernels.ops.nll_loss import nll_loss
 from repkernels.ops.pad import pad
 from repkernels.ops.relu import relu
 from repkernels.ops.rms_norm import add_rms_norm, rms_norm
+from repkernels.ops.rotary import apply_rotary_pos_emb, rope_cos_sin
 from repkernels.ops.rrelu import rrelu
 from repkernels.ops.softmax import log_softmax, softmax, softmin
 from repkernels.ops.unary import sigmoid, tanh
@@ -121,6 +122,7 @@ __all__ = [
     "add_rms_norm",
     "affine_grid",
     "alpha_dropout",
+    "apply_rotary_pos_emb",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -202,6 +204,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "rope_cos_sin",
     "rrelu",
     "scaled_dot_product_attention",
     "selu",
