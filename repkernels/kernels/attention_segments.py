@@ -1,0 +1,172 @@
+"""Attention by segments of 128 keys, as all contracts share it (SPEC.md, "Attention"): which keys a row sees, the
+softmax of a segment, the merge of states, the finish.
+
+Rows are those of a tile, (M,) or (M, columns); keys lie along columns. The hardware's maximum may lose a NaN, and take
+either zero: a NaN score makes its weight NaN, so the sum l, and with it every result of the row; a zero changes nothing.
+"""
+
+import triton
+import triton.language as tl
+
+from repkernels.kernels.functions import exp_f32, ln_f32
+
+SEGMENT = tl.constexpr(128)
+LOG2_E = tl.constexpr(float.fromhex("0x1.715476p+0"))
+LN_2 = tl.constexpr(float.fromhex("0x1.62e430p-1"))
+
+# How rows and keys of a sequence are found.
+DENSE, PACKED, PAGED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+@triton.jit
+def sequence(
+    b, queries, keys, first_key, first_query, L, S,
+    LAYOUT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr,
+):  # fmt: skip
+    """Sequence b: (batch in memory, first row of q, rows of q, memory index of position 0, least position of a key,
+    end of the positions, position of the first row).
+
+    Positions of keys are those from `low` to `end`; a paged sequence has no index of position 0.
+    """
+    if LAYOUT == DENSE:
+        offset = tl.load(first_key + b) if FIRST_KEY else 0
+        start = tl.load(first_query + b) if FIRST_QUERY else 0
+        return b, 0, L, offset, tl.maximum(-offset, 0), S - offset, start
+    else:
+        row = tl.load(queries + b)
+        rows = tl.load(queries + b + 1) - row
+        if LAYOUT == PACKED:
+            offset = tl.load(keys + b)
+            end = tl.load(keys + b + 1) - offset
+        else:
+            offset = 0
+            end = tl.load(keys + b)
+        return 0, row, rows, offset, 0, end, end - rows
+
+
+@triton.jit
+def seen(query, key, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """Whether the query at a position sees the key at a position, masks apart. left, right: the window, where LEFT and
+    RIGHT say that it has that border; a causal one ends at right = 0."""
+    sees = (key >= low) & (key < end)
+    if LEFT:
+        sees = sees & (key >= query - left)
+    if RIGHT:
+        sees = sees & (key <= query + right)
+    return sees
+
+
+@triton.jit
+def segments(first, last, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """Segments that queries at positions first .. last see: (begin, whole_begin, whole_end, end).
+
+    All of them see all keys of those from whole_begin to whole_end; no one sees any outside of begin .. end.
+    """
+    key = tl.maximum(low, first - left) if LEFT else low
+    stop = tl.minimum(end, last + right + 1) if RIGHT else end
+    begin = key // SEGMENT
+    finish = tl.maximum((stop + SEGMENT - 1) // SEGMENT, begin)
+    finish = tl.where(stop > key, finish, begin)
+    key = tl.maximum(low, last - left) if LEFT else low
+    stop = tl.minimum(end, first + right + 1) if RIGHT else end
+    whole = tl.minimum(tl.maximum((key + SEGMENT - 1) // SEGMENT, begin), finish)
+    whole_end = tl.maximum(tl.minimum(tl.maximum(stop, 0) // SEGMENT, finish), whole)
+    return begin, whole, whole_end, finish
+
+
+@triton.jit
+def key_places(position, there, offset, batch, b, table, stride_table, stride_b, stride_s, PAGE: tl.constexpr):
+    """int64 offsets of the keys at `position`, where `there`, from the first element of their head.
+
+    PAGE: keys of a page, 0 where sequences are contiguous. stride_b: of a batch, or of a page.
+    """
+    if PAGE == 0:
+        return (offset + position).to(tl.int64) * stride_s + tl.cast(batch, tl.int64) * stride_b
+    else:
+        page = tl.load(table + tl.cast(b, tl.int64) * stride_table + position // PAGE, mask=there, other=0)
+        return page.to(tl.int64) * stride_b + (position % PAGE).to(tl.int64) * stride_s
+
+
+@triton.jit
+def exponential(x, NATIVE: tl.constexpr):
+    """e**x by exp_f32; NATIVE: 2**x by the hardware."""
+    if NATIVE:
+        return tl.math.exp2(x)
+    else:
+        return exp_f32(x)
+
+
+@triton.jit
+def halve_slots(p):
+    """x[:64] + x[64:] of p (M, 128), until one is left -> (M,).
+
+    In the layout of a product's result all but two of the halvings are within a thread.
+    """
+    for i in tl.static_range(1, 7):
+        p = tl.sum(tl.reshape(p, (p.shape[0], 2, SEGMENT >> i)), 1)
+    return tl.sum(p, 1)
+
+
+@triton.jit
+def weigh(x, factor, sees, NATIVE: tl.constexpr, MASKED: tl.constexpr):
+    """(m, p, l) of a segment with scores x (M, 128): the maximum, the weights and their sum.
+
+    NATIVE: scores are x * factor, to base 2: m = RN(MAX x * factor), p = ex2(fma(x, factor, -m)); factor is not
+    negative. Otherwise scores are x. MASKED: p is +0 where not `sees`, and where no key is seen l is +0 and m -inf.
+    """
+    if MASKED:
+        x = tl.where(sees, x, float("-inf"))
+    m = tl.max(x, 1)
+    if NATIVE:
+        m = m * factor
+        p = exponential(tl.fma(x, factor, (m * -1.0)[:, None]), True)
+    else:
+        p = exponential(x - m[:, None], False)
+    if MASKED:
+        p = tl.where(sees, p, 0.0)
+    l = halve_slots(p)
+    if MASKED and NATIVE:
+        # A factor of 0 makes -inf NaN.
+        m = tl.where(l == 0.0, float("-inf"), m)
+    return m, p, l
+
+
+@triton.jit
+def ratios(m, m_seg, l_seg, NATIVE: tl.constexpr, MASKED: tl.constexpr):
+    """(m', a, b): the maximum of a state and a segment and the factors of both.
+
+    A sum of +0 is that of a segment without a visible key, which changes nothing; only where MASKED can there be one.
+    """
+    top = tl.maximum(m, m_seg)
+    a = exponential(m - top, NATIVE)
+    b = exponential(m_seg - top, NATIVE)
+    if MASKED:
+        present = l_seg != 0.0
+        top = tl.where(present, top, m)
+        a = tl.where(present, a, 1.0)
+        b = tl.where(present, b, 0.0)
+    return top, a, b
+
+
+@triton.jit
+def merged(v, v_seg, a, b):
+    """fma(v, a, RN(v_seg * b)): a state's l or o with the next segment in it. From m = -inf, l = o = +0 the first
+    segment comes out as it is, but for the sign of zeros."""
+    return tl.fma(v, a, v_seg * b)
+
+
+@triton.jit
+def finished(o, l):
+    """RN(o * div_rn(1, l)) of o (M, E), l (M,); +0 for zeros, and for rows that saw nothing (l = +0)."""
+    y = o * tl.div_rn(tl.full(l.shape, 1.0, tl.float32), l)[:, None]
+    return tl.where((y == 0.0) | (l == 0.0)[:, None], 0.0, y)
+
+
+@triton.jit
+def log_sum_exp(m, l, NATIVE: tl.constexpr):
+    """RN(m + ln_f32(l)), -inf where nothing was seen; NATIVE: fma(m, RN32(ln 2), ln_f32(l))."""
+    if NATIVE:
+        lse = tl.fma(m, tl.full(m.shape, LN_2, tl.float32), ln_f32(l))
+    else:
+        lse = m + ln_f32(l)
+    return tl.where(l == 0.0, float("-inf"), lse)
