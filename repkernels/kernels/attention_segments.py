@@ -2,7 +2,7 @@
 softmax of a segment, the merge of states, the finish.
 
 Rows are those of a tile, (M,) or (M, columns); keys lie along columns. The hardware's maximum may lose a NaN, and take
-either zero: a NaN score makes its weight NaN, so the sum l, and with it every result of the row; a zero changes nothing.
+either zero: a NaN score makes its weight NaN, and so the sum l and every result of the row; a zero changes nothing.
 """
 
 import triton
@@ -29,19 +29,22 @@ def sequence(
     Positions of keys are those from `low` to `end`; a paged sequence has no index of position 0.
     """
     if LAYOUT == DENSE:
-        offset = tl.load(first_key + b) if FIRST_KEY else 0
-        start = tl.load(first_query + b) if FIRST_QUERY else 0
-        return b, 0, L, offset, tl.maximum(-offset, 0), S - offset, start
+        batch, row, rows = b, b * 0, b * 0 + L
+        offset = tl.load(first_key + b) if FIRST_KEY else b * 0
+        start = tl.load(first_query + b) if FIRST_QUERY else b * 0
+        low, end = tl.maximum(-offset, 0), S - offset
     else:
+        batch, low = b * 0, b * 0
         row = tl.load(queries + b)
         rows = tl.load(queries + b + 1) - row
         if LAYOUT == PACKED:
             offset = tl.load(keys + b)
             end = tl.load(keys + b + 1) - offset
         else:
-            offset = 0
+            offset = b * 0
             end = tl.load(keys + b)
-        return 0, row, rows, offset, 0, end, end - rows
+        start = end - rows
+    return batch, row, rows, offset, low, end, start
 
 
 @triton.jit
@@ -81,19 +84,21 @@ def key_places(position, there, offset, batch, b, table, stride_table, stride_b,
     PAGE: keys of a page, 0 where sequences are contiguous. stride_b: of a batch, or of a page.
     """
     if PAGE == 0:
-        return (offset + position).to(tl.int64) * stride_s + tl.cast(batch, tl.int64) * stride_b
+        at = (offset + position).to(tl.int64) * stride_s + tl.cast(batch, tl.int64) * stride_b
     else:
         page = tl.load(table + tl.cast(b, tl.int64) * stride_table + position // PAGE, mask=there, other=0)
-        return page.to(tl.int64) * stride_b + (position % PAGE).to(tl.int64) * stride_s
+        at = page.to(tl.int64) * stride_b + (position % PAGE).to(tl.int64) * stride_s
+    return at
 
 
 @triton.jit
 def exponential(x, NATIVE: tl.constexpr):
     """e**x by exp_f32; NATIVE: 2**x by the hardware."""
     if NATIVE:
-        return tl.math.exp2(x)
+        y = tl.math.exp2(x)
     else:
-        return exp_f32(x)
+        y = exp_f32(x)
+    return y
 
 
 @triton.jit
