@@ -1,90 +1,291 @@
-"""Attention and its gradients, SPEC.md, "Attention": steps of the other references, one after another."""
+"""Attention by segments of 128 keys, and its gradients, SPEC.md, "Attention"; one head of one sequence at a time."""
 
-import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from reference import formats, matmul, softmax
-from reference.sum import sum_rows
+from reference import formats, matmul
+from reference.cross_entropy import maximum
+from reference.fma import fma32
+from reference.functions import exp_f32, ln_f32, tanh_f32
+from reference.sum import tree
 
-ZERO = np.float32(0)
+SEGMENT = 128
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is computed beside the operands: a contract, the scale, which keys a query sees by position, a soft cap."""
+
+    contract: str
+    scale: float
+    causal: bool = False
+    window: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+
+
+class Gradients(NamedTuple):
+    """Of q, k, v in their format; of the masked scores (B, Hq, L, S), fp32; of the sinks (Hq,), fp32."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    scores: np.ndarray
+    sinks: np.ndarray | None
+
+
+class Head(NamedTuple):
+    """One query head of one sequence: q (L, E), k (S, E), v (S, Ev), positions, visible and mask (L, S)."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    query_positions: np.ndarray
+    key_positions: np.ndarray
+    visible: np.ndarray
+    mask: np.ndarray | None
 
 
 def forward(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None, dtype: str, contract: str,
-    scale: float | None = None,
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, dtype: str, rule: Rule, mask: np.ndarray | None = None,
+    sinks: np.ndarray | None = None, first_key: np.ndarray | None = None, first_query: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """The result (B, L, Ev) and the weights (B, L, S) of q (B, L, E), k (B, S, E), v (B, S, Ev).
+    """The result (B, Hq, L, Ev) in `dtype` and LSE (B, Hq, L), fp32, of q (B, Hq, L, E), k and v (B, Hkv, S, E or Ev).
 
-    mask: (L, S) or (B, L, S), what is added to the scores, -inf where a key takes no part.
+    mask: bool (True is visible) or numbers (added), broadcast to (B, Hq, L, S). sinks: (Hq,). first_key (B,): the index
+    in k of the key at position 0; first_query (B,): the position of q's row 0.
     """
-    with np.errstate(all="ignore"):
-        s = formats.rounded(matmul.matmul(q, k.swapaxes(-1, -2), dtype, contract) * _scale(q, scale), dtype)
-    alone = np.zeros((*s.shape[:-1], 1), bool)
-    if mask is not None:
-        with np.errstate(all="ignore"):
-            s = formats.rounded(s + mask, dtype)
-        alone = (s == -math.inf).all(-1, keepdims=True)
-    w = np.where(alone, ZERO, softmax.along(np.where(alone, ZERO, s), dtype, -1))
-    return matmul.matmul(w, v, dtype, contract), w
+    out = np.zeros((*q.shape[:3], v.shape[-1]), np.float32)
+    lse = np.full(q.shape[:3], -np.inf, np.float32)
+    for b, h in np.ndindex(*q.shape[:2]):
+        head = _head(q, k, v, rule, mask, first_key, first_query, b, h)
+        out[b, h], lse[b, h] = _attended(head, rule, None if sinks is None else sinks[h])
+    return formats.positive_zeros(formats.rounded(out, dtype)), lse
 
 
 def backward(
-    grad: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, w: np.ndarray, dtype: str, contract: str,
-    scale: float | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """The gradients of q, k and v under the gradient contract, from that of the result."""
-    grad_w, grad_v = matmul.gradients(grad, w, v, dtype, contract)
-    rows = softmax.backward(grad_w.reshape(-1, w.shape[-1]), w.reshape(-1, w.shape[-1]), dtype)
+    grad: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, out: np.ndarray, lse: np.ndarray, dtype: str,
+    rule: Rule, mask: np.ndarray | None = None, sinks: np.ndarray | None = None,
+    first_key: np.ndarray | None = None, first_query: np.ndarray | None = None,
+) -> Gradients:  # fmt: skip
+    """The gradients, from that of the result and forward's results; rule.contract is the gradient's contract."""
+    (batch, heads, length), size = q.shape[:3], k.shape[2]
+    grad_q, scores = np.zeros(q.shape, np.float32), np.zeros((batch, heads, length, size), np.float32)
+    grad_k, grad_v = np.zeros(k.shape, np.float32), np.zeros(v.shape, np.float32)
+    d = np.zeros(q.shape[:3], np.float32)
     with np.errstate(all="ignore"):
-        grad_s = formats.rounded(rows.reshape(w.shape) * _scale(q, scale), dtype)
-    grad_s = np.where((w == 0).all(-1, keepdims=True), ZERO, grad_s)  # marked rows; in others the weights' sum is 1
-    grad_q, grad_k = matmul.gradients(grad_s, q, k.swapaxes(-1, -2), dtype, contract)
-    return grad_q, grad_k.swapaxes(-1, -2), grad_v
+        for b, h in np.ndindex(batch, heads):
+            head, kv = _head(q, k, v, rule, mask, first_key, first_query, b, h), h * k.shape[1] // heads
+            d[b, h] = tree((grad[b, h] * out[b, h]).T)
+            p, scores[b, h], before = _score_gradients(head, rule, grad[b, h], lse[b, h], d[b, h])
+            total = np.zeros(q.shape[2:], np.float32)
+            for columns in segments(head.key_positions):
+                part = before[:, columns], head.k[columns], head.visible[:, columns]
+                total = total + weighted(*part, rule.contract)
+            grad_q[b, h] = total * np.float32(rule.scale)
+            for rows in segments(head.query_positions):
+                seen = head.visible[rows].T
+                grad_k[b, kv] = grad_k[b, kv] + weighted(before[rows].T, head.q[rows], seen, rule.contract)
+                grad_v[b, kv] = grad_v[b, kv] + weighted(p[rows].T, grad[b, h][rows], seen, rule.contract)
+        grad_k = grad_k * np.float32(rule.scale)
+        grad_q, grad_k, grad_v = (formats.positive_zeros(formats.rounded(x, dtype)) for x in (grad_q, grad_k, grad_v))
+        return Gradients(grad_q, grad_k, grad_v, scores, None if sinks is None else _sink_gradients(sinks, lse, d))
 
 
-def _scale(q: np.ndarray, scale: float | None) -> np.float32:
-    return np.float32(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+def packed(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, queries: np.ndarray, keys: np.ndarray, dtype: str, rule: Rule,
+    sinks: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Sequences one after another: q (T, Hq, E), k (Tk, Hkv, E), v (Tk, Hkv, Ev); the result (T, Hq, Ev), LSE (Hq, T).
 
-
-def of_heads(x: np.ndarray, heads: int) -> np.ndarray:
-    """(L, N, E) -> (N * heads, L, E / heads)."""
-    return x.reshape(len(x), x.shape[1] * heads, -1).swapaxes(0, 1)
-
-
-def of_positions(x: np.ndarray, batch: int) -> np.ndarray:
-    """(N * heads, L, E / heads) -> (L, N, E)."""
-    return x.swapaxes(0, 1).reshape(x.shape[1], batch, -1)
-
-
-def self_attention(
-    x: np.ndarray, weights: dict[str, np.ndarray], heads: int, mask: np.ndarray | None, dtype: str,
-    contract: tuple[str, str], grad: np.ndarray,
-) -> dict[str, np.ndarray]:  # fmt: skip
-    """Multi-head attention of x (L, N, E) over itself: result, weights averaged over heads, gradients from `grad`.
-
-    weights: in_proj_weight (3E, E), in_proj_bias (3E,), out_proj.weight (E, E), out_proj.bias (E,).
+    Sequence b has the rows queries[b] .. queries[b + 1] of q and keys[b] .. keys[b + 1] of k and v, its last query at
+    the position of its last key.
     """
-    forward_rule, gradient_rule = contract
-    length, batch, width = x.shape
-    scale = math.sqrt(1.0 / (width // heads))
-    projected = matmul.linear(x, weights["in_proj_weight"], weights["in_proj_bias"], dtype, forward_rule)
-    q, k, v = (of_heads(part, heads) for part in np.split(projected, 3, -1))
-    attended, w = forward(q, k, v, mask, dtype, forward_rule, scale)
-    inner = of_positions(attended, batch)
-    out = matmul.linear(inner, weights["out_proj.weight"], weights["out_proj.bias"], dtype, forward_rule)
-    grad_inner, grad_out_weight = matmul.gradients(grad, inner, weights["out_proj.weight"].T, dtype, gradient_rule)
-    parts = backward(of_heads(grad_inner, heads), q, k, v, w, dtype, gradient_rule, scale)
-    grad_projected = np.concatenate([of_positions(part, batch) for part in parts], -1)
-    grad_x, grad_in_weight = matmul.gradients(grad_projected, x, weights["in_proj_weight"].T, dtype, gradient_rule)
-    by_head = w.reshape(batch, heads, length, length).swapaxes(0, 1)
-    averaged = sum_rows(by_head.reshape(heads, -1), "float32") / np.float32(heads)
-    return {
-        "out": out,
-        "weights": formats.rounded(averaged.reshape(batch, length, length), dtype),
-        "x": grad_x,
-        "in_proj_weight": grad_in_weight.T,
-        "in_proj_bias": matmul.bias_gradient(grad_projected, dtype),
-        "out_proj.weight": grad_out_weight.T,
-        "out_proj.bias": matmul.bias_gradient(grad, dtype),
-    }
+    out = np.zeros((*q.shape[:2], v.shape[-1]), np.float32)
+    lse = np.full((q.shape[1], q.shape[0]), -np.inf, np.float32)
+    for rows, columns, first in _sequences(queries, keys):
+        dense = _dense(q[rows]), _dense(k[columns]), _dense(v[columns])
+        found = forward(*dense, dtype, rule, None, sinks, None, first)
+        out[rows], lse[:, rows] = found[0][0].swapaxes(0, 1), found[1][0]
+    return out, lse
+
+
+def packed_backward(
+    grad: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, out: np.ndarray, lse: np.ndarray,
+    queries: np.ndarray, keys: np.ndarray, dtype: str, rule: Rule, sinks: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:  # fmt: skip
+    """The gradients of q, k, v and the sinks."""
+    grad_q, grad_k, grad_v = (np.zeros(x.shape, np.float32) for x in (q, k, v))
+    for rows, columns, first in _sequences(queries, keys):
+        dense = _dense(grad[rows]), _dense(q[rows]), _dense(k[columns]), _dense(v[columns]), _dense(out[rows])
+        found = backward(*dense, lse[None, :, rows], dtype, rule, None, sinks, None, first)
+        grad_q[rows] = found.q[0].swapaxes(0, 1)
+        grad_k[columns], grad_v[columns] = found.k[0].swapaxes(0, 1), found.v[0].swapaxes(0, 1)
+    if sinks is None:
+        return grad_q, grad_k, grad_v, None
+    with np.errstate(all="ignore"):
+        d = tree(np.moveaxis(grad * out, -1, 0)).T
+    d = np.where(np.arange(len(q)) < queries[-1], d, ZERO)
+    return grad_q, grad_k, grad_v, _sink_gradients(sinks, lse[None], d[None])
+
+
+def paged(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, table: np.ndarray, queries: np.ndarray, lengths: np.ndarray,
+    dtype: str, rule: Rule, sinks: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """`packed` with keys in pages, k (pages, page_size, Hkv, E), of which `lengths` (B,) are a sequence's own.
+
+    The key at position p of sequence b is in page table[b, p // page_size] at p % page_size, invisible if that is -1.
+    """
+    size = k.shape[1]
+    out = np.zeros((*q.shape[:2], v.shape[-1]), np.float32)
+    lse = np.full((q.shape[1], q.shape[0]), -np.inf, np.float32)
+    for b, length in enumerate(lengths):
+        rows, positions = slice(queries[b], queries[b + 1]), np.arange(max(0, length))
+        pages = table[b, positions // size].astype(np.int64)
+        dense = _dense(q[rows]), _dense(k[pages, positions % size]), _dense(v[pages, positions % size])
+        first = np.array([len(positions) - (queries[b + 1] - queries[b])])
+        found = forward(*dense, dtype, rule, pages >= 0, sinks, None, first)
+        out[rows], lse[:, rows] = found[0][0].swapaxes(0, 1), found[1][0]
+    return out, lse
+
+
+def visibility(queries: np.ndarray, keys: np.ndarray, rule: Rule) -> np.ndarray:
+    """Which keys a query sees by their positions, (L, S)."""
+    ahead = keys[None, :] - queries[:, None]
+    left, right = rule.window
+    seen: np.ndarray = np.broadcast_to(keys >= 0, ahead.shape)
+    if rule.causal:
+        seen = seen & (ahead <= 0)
+    if left >= 0:
+        seen = seen & (ahead >= -left)
+    return seen & (ahead <= right) if right >= 0 else seen
+
+
+def segments(positions: np.ndarray) -> Iterator[np.ndarray]:
+    """The indices of each segment's positions, ascending."""
+    number = positions // SEGMENT
+    for g in np.unique(number):
+        yield np.flatnonzero(number == g)
+
+
+def weighted(w: np.ndarray, rows: np.ndarray, present: np.ndarray, contract: str) -> np.ndarray:
+    """The contraction (M, N) of weights w (M, K) with rows (K, N), over those K that `present` (M, K) admits.
+
+    fixed: rows are quantised one by one. Weight j counts in units of its row's, w_j * 2^e_j, and these are scaled as
+    any vector; a row without a finite element other than 0 takes no part in that.
+    """
+    w, rows = np.where(present, w, ZERO), np.asarray(rows, np.float32)
+    if contract == "ordered":
+        return matmul.ordered(w, rows, present)
+    digits = matmul.DIGITS[contract]
+    exponent, integers = matmul.quantize(rows, digits)
+    zero = (integers == 0).all(axis=1)
+    # binary64 holds the products: fp32 numbers times powers of two between 2^-179 and 2^122.
+    units = np.where(zero | ~np.isfinite(w), 0, np.ldexp(w.astype(np.float64), exponent))
+    left, right = matmul.quantize(units, digits), (np.zeros(rows.shape[1], np.int64), integers.T)
+    return matmul.fixed_scaled(w, rows, left, right, digits, present)
+
+
+def _head(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, rule: Rule, mask: np.ndarray | None, first_key: np.ndarray | None,
+    first_query: np.ndarray | None, b: int, h: int,
+) -> Head:  # fmt: skip
+    """Head h of sequence b of the dense form."""
+    kv = h * k.shape[1] // q.shape[1]
+    queries = np.arange(q.shape[2]) + (0 if first_query is None else int(first_query[b]))
+    keys = np.arange(k.shape[2]) - (0 if first_key is None else int(first_key[b]))
+    visible, added = visibility(queries, keys, rule), None
+    if mask is not None:
+        of_head = np.broadcast_to(mask, (*q.shape[:3], k.shape[2]))[b, h]
+        visible = visible & (of_head if mask.dtype == np.bool_ else of_head != -np.inf)
+        added = None if mask.dtype == np.bool_ else of_head
+    return Head(q[b, h], k[b, kv], v[b, kv], queries, keys, visible, added)
+
+
+def _scores(head: Head, rule: Rule) -> tuple[np.ndarray, np.ndarray | None]:
+    """The scores (L, S), and the tanh of the soft cap."""
+    with np.errstate(all="ignore"):
+        s = matmul.contraction(head.q, head.k.T, rule.contract) * np.float32(rule.scale)
+        capped = None
+        if rule.softcap:
+            cap = np.float32(rule.softcap)
+            capped = tanh_f32(np.where(head.visible, s / cap, ZERO))
+            s = capped * cap
+        return s if head.mask is None else s + head.mask, capped
+
+
+def _attended(head: Head, rule: Rule, sink: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """The result, not yet rounded to the format, and LSE (L,)."""
+    s, _ = _scores(head, rule)
+    length = len(s)
+    begun: np.ndarray = np.zeros(length, bool)
+    m, l, o = np.zeros(length, np.float32), np.ones(length, np.float32), np.zeros((length, head.v.shape[1]), np.float32)
+    with np.errstate(all="ignore"):
+        for columns in segments(head.key_positions):
+            seen = head.visible[:, columns]
+            some = np.logical_or.reduce(seen, axis=1)
+            top = maximum(np.where(seen, s[:, columns], -np.inf))
+            p = np.where(seen, exp_f32(np.where(seen, s[:, columns] - top, ZERO)), ZERO)
+            slots = np.zeros((SEGMENT, length), np.float32)
+            slots[head.key_positions[columns] % SEGMENT] = p.T
+            segment = top[:, 0], tree(slots), weighted(p, head.v[columns], seen, rule.contract)
+            m, l, o = _merged((m, l, o), segment, some, begun)
+            begun = begun | some
+        if sink is not None:
+            alone = np.full(length, sink, np.float32), np.ones(length, np.float32), np.zeros_like(o)
+            m, l, o = _merged((m, l, o), alone, np.ones(length, bool), begun)
+            begun = np.ones(length, bool)
+        out = np.where(begun[:, None], o * (ONE / l)[:, None], ZERO)
+        return out, np.where(begun, m + ln_f32(l), np.float32(-np.inf))
+
+
+def _merged(
+    state: tuple[np.ndarray, ...], segment: tuple[np.ndarray, ...], some: np.ndarray, begun: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """State and segment, each (m, l, o); the segment alone where nothing came before, the state where it is empty."""
+    (m, l, o), (m_s, l_s, o_s) = state, segment
+    top = maximum(np.stack([m, m_s], axis=1))[:, 0]
+    a, b = exp_f32(m - top), exp_f32(m_s - top)
+    both = top, fma32(l, a, l_s * b), fma32(o, a[:, None], o_s * b[:, None])
+    merged = []
+    for old, new, joined in zip(state, segment, both, strict=True):
+        shape = (-1,) + (1,) * (old.ndim - 1)
+        merged.append(np.where(some.reshape(shape), np.where(begun.reshape(shape), joined, new), old))
+    return merged[0], merged[1], merged[2]
+
+
+def _score_gradients(
+    head: Head, rule: Rule, grad: np.ndarray, lse: np.ndarray, d: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """P, dS of the masked scores, and dS before the soft cap, each (L, S), +0 where a key is invisible."""
+    s, capped = _scores(head, rule)
+    below = np.where(head.visible, s - lse[:, None], ZERO)
+    p = np.where(head.visible, exp_f32(np.where(below > 0, ZERO, below)), ZERO)
+    products = matmul.contraction(grad, head.v.T, rule.contract)
+    scores = np.where(head.visible, p * (products - d[:, None]), ZERO)
+    if capped is None:
+        return p, scores, scores
+    return p, scores, np.where(head.visible, scores * (ONE - capped * capped), ZERO)
+
+
+def _sink_gradients(sinks: np.ndarray, lse: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """-SUM over batch and queries of each head, from LSE and D (B, Hq, L)."""
+    below = np.asarray(sinks, np.float32)[None, :, None] - lse
+    terms = np.where(lse == -np.inf, ZERO, exp_f32(np.where(below > 0, ZERO, below)) * d)
+    return formats.positive_zeros(-tree(terms.swapaxes(1, 2).reshape(-1, lse.shape[1])))
+
+
+def _sequences(queries: np.ndarray, keys: np.ndarray) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Rows, keys, and the position of the first query of each sequence."""
+    for b in range(len(queries) - 1):
+        rows, columns = slice(queries[b], queries[b + 1]), slice(keys[b], keys[b + 1])
+        yield rows, columns, np.array([keys[b + 1] - keys[b] - (queries[b + 1] - queries[b])])
+
+
+def _dense(x: np.ndarray) -> np.ndarray:
+    """(T, H, E) -> (1, H, T, E)."""
+    return x.swapaxes(0, 1)[None]

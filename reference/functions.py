@@ -1,8 +1,9 @@
-"""exp_f32 and ln_f32, SPEC.md, "Functions"."""
+"""exp_f32, ln_f32 and tanh_f32, SPEC.md, "Functions"."""
 
 import mpmath
 import numpy as np
 
+from reference import unary
 from reference.fma import fma32
 
 LOG2_E = np.float32(float.fromhex("0x1.715476p+0"))
@@ -53,6 +54,14 @@ def _ln(value: float) -> float:
     # ln of a rational other than 1 is transcendental, so it is never half-way between two fp32 numbers.
     with mpmath.workprec(160):
         return rounded32(mpmath.log(mpmath.mpf(value)))
+
+
+def tanh_f32(x: np.ndarray) -> np.ndarray:
+    """RN32(tanh x): from binary64, and by mpmath where a relative error of 2^-40 there could decide."""
+    x = np.asarray(x, np.float32)
+    near = np.tanh(x.astype(np.float64))
+    low, high = ((near * (1 + sign * 2.0**-40)).astype(np.float32) for sign in (-1, 1))
+    return np.where(low == high, low, unary.forward("tanh", np.where(low == high, np.float32(0), x)))
 
 
 def rounded32(exact: mpmath.mpf) -> float:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import repkernels
-from reference import attention as reference
+from reference import multi_head_attention as reference
 from reference import matmul as reference_matmul
 from reference import philox
 from repkernels import nn

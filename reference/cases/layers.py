@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from reference import attention, formats, inputs, recurrent
+from reference import formats, inputs, recurrent
+from reference import multi_head_attention as attention
 
 Case = dict[str, Any]
 GRADIENT = {"ordered": "ordered", "fixed16": "fixed24", "fixed24": "fixed32"}
