@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repkernels.cpu import activations, arithmetic, derivatives, unary
+from repkernels.cpu import activations, arithmetic, derivatives, gated, unary
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
 from repkernels.cpu.functions import numbers, put, widened
@@ -21,7 +21,7 @@ from repkernels.cpu.spread import spread
 from repkernels.cpu.threads import buffer
 from repkernels.subnormals import subnormals_kept
 
-FUNCTIONS = unary.FUNCTIONS | activations.FUNCTIONS | derivatives.FUNCTIONS | arithmetic.FUNCTIONS
+FUNCTIONS = unary.FUNCTIONS | activations.FUNCTIONS | derivatives.FUNCTIONS | arithmetic.FUNCTIONS | gated.FUNCTIONS
 # Elements widened at a time: three operands and a result stay in the cache of a core.
 PIECE = 1 << 14
 
@@ -45,7 +45,7 @@ def elementwise(name: str, operands: Sequence[Tensor], scalars: Sequence[float],
     of its axes. scalars: binary64 numbers that out's format of computation has; as many as the function takes are used.
     """
     arrays = [numbers(_in_order(x, out)) for x in operands]
-    loop = _loop(name, len(operands))
+    loop = _loop(gated.HALF.get((name, out.dtype), name), len(operands))
     with subnormals_kept():
         # In memory, since Numba rounds an fp32 argument once more, on the calling thread.
         kept = np.array([*scalars, 0, 0], np.float64 if out.dtype == torch.float64 else np.float32)

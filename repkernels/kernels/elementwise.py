@@ -11,11 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from repkernels.kernels import activations, arithmetic, derivatives, unary
+from repkernels.kernels import activations, arithmetic, derivatives, gated, unary
 from repkernels.kernels.launch import launch
 from repkernels.kernels.sizes import cdiv
 
-FUNCTIONS = unary.FUNCTIONS | activations.FUNCTIONS | derivatives.FUNCTIONS | arithmetic.FUNCTIONS
+FUNCTIONS = unary.FUNCTIONS | activations.FUNCTIONS | derivatives.FUNCTIONS | arithmetic.FUNCTIONS | gated.FUNCTIONS
+HALF = unary.HALF | gated.HALF
 # Bytes of the result that a program writes.
 BYTES = 4096
 # Sizes and strides that a kernel takes; what has more axes, after neighbours are joined, is copied.
@@ -141,8 +142,8 @@ def _joined(out: Tensor, operands: Sequence[Tensor]) -> tuple[list[int], list[li
 
 
 def _function(name: str, dtype: torch.dtype) -> Any:
-    """The function, or one that gives the same results after rounding to the half type, with less work."""
-    return unary.HALF.get((name, dtype), FUNCTIONS[name])
+    """The function, or the one for a half type: with its roundings, or with the same results and less work."""
+    return HALF.get((name, dtype), FUNCTIONS[name])
 
 
 @functools.cache

@@ -53,6 +53,7 @@ from repkernels.ops.embedding import embedding
 from repkernels.ops.embedding_bag import embedding_bag
 from repkernels.ops.fold import fold, unfold
 from repkernels.ops.fractional_max_pool import fractional_max_pool2d, fractional_max_pool3d
+from repkernels.ops.gated import geglu, softcap, swiglu
 from repkernels.ops.grid_sample import affine_grid, grid_sample
 from repkernels.ops.group_norm import group_norm
 from repkernels.ops.instance_norm import instance_norm
@@ -154,6 +155,7 @@ __all__ = [
     "fractional_max_pool2d",
     "fractional_max_pool3d",
     "gaussian_nll_loss",
+    "geglu",
     "gelu",
     "glu",
     "grid_sample",
@@ -212,11 +214,13 @@ __all__ = [
     "silu",
     "smooth_l1_loss",
     "soft_margin_loss",
+    "softcap",
     "softmax",
     "softmin",
     "softplus",
     "softshrink",
     "softsign",
+    "swiglu",
     "tanh",
     "tanhshrink",
     "threshold",
