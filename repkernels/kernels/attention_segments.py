@@ -19,35 +19,6 @@ DENSE, PACKED, PAGED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
-def sequence(
-    b, queries, keys, first_key, first_query, L, S,
-    LAYOUT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr,
-):  # fmt: skip
-    """Sequence b: (batch in memory, first row of q, rows of q, memory index of position 0, least position of a key,
-    end of the positions, position of the first row).
-
-    Positions of keys are those from `low` to `end`; a paged sequence has no index of position 0.
-    """
-    if LAYOUT == DENSE:
-        batch, row, rows = b, b * 0, b * 0 + L
-        offset = tl.load(first_key + b) if FIRST_KEY else b * 0
-        start = tl.load(first_query + b) if FIRST_QUERY else b * 0
-        low, end = tl.maximum(-offset, 0), S - offset
-    else:
-        batch, low = b * 0, b * 0
-        row = tl.load(queries + b)
-        rows = tl.load(queries + b + 1) - row
-        if LAYOUT == PACKED:
-            offset = tl.load(keys + b)
-            end = tl.load(keys + b + 1) - offset
-        else:
-            offset = b * 0
-            end = tl.load(keys + b)
-        start = end - rows
-    return batch, row, rows, offset, low, end, start
-
-
-@triton.jit
 def seen(query, key, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
     """Whether the query at a position sees the key at a position, masks apart. left, right: the window, where LEFT and
     RIGHT say that it has that border; a causal one ends at right = 0."""

@@ -1,0 +1,62 @@
+"""Rows of an attention tile: which sequence a program works on, which rows of q, heads and positions are its own.
+
+A tile of M rows holds M // FOLD queries of FOLD neighbouring query heads that read one KV head: row r is query r // FOLD
+and head r % FOLD. Where sequences lie one after another, tile t belongs to the last sequence b whose first tile,
+queries[b] // (M // FOLD) + b, is not after t; so the host need not know where sequences begin. The rows after the last
+sequence are one more, without keys.
+"""
+
+import triton
+import triton.language as tl
+
+from repkernels.kernels.attention_segments import DENSE, PACKED
+
+
+@triton.jit
+def sequence_of(tile, queries, tiles, B, SIZE: tl.constexpr, LAYOUT: tl.constexpr, LENGTH: tl.constexpr):
+    """(sequence, tile within it). SIZE: queries of a tile; tiles: of a dense sequence; LENGTH: a power of two > B.
+
+    Dense tiles are taken from the last, which see most under a causal mask.
+    """
+    if LAYOUT == DENSE:
+        b = tile // tiles
+        inner = tiles - 1 - tile % tiles
+    else:
+        i = tl.arange(0, LENGTH)
+        first = tl.load(queries + i, mask=i <= B, other=0) // SIZE + i
+        before = (i <= B) & (first <= tile)
+        b = tl.sum(before.to(tl.int32), 0) - 1
+        inner = tile - tl.max(tl.where(before, first, 0), 0)
+    return b, inner
+
+
+@triton.jit
+def sequence(
+    b, queries, keys, first_key, first_query, B, L, S,
+    LAYOUT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr,
+):  # fmt: skip
+    """Sequence b: (batch in memory, first row of q, rows of q, memory index of position 0, least position of a key,
+    end of the positions, position of the first row). L, S: rows of q and keys of a batch in memory.
+
+    A paged sequence has no index of position 0.
+    """
+    if LAYOUT == DENSE:
+        batch, row, rows = b, b * 0, b * 0 + L
+        offset = tl.load(first_key + b) if FIRST_KEY else b * 0
+        start = tl.load(first_query + b) if FIRST_QUERY else b * 0
+        low, end = tl.maximum(-offset, 0), S - offset
+    else:
+        batch, low = b * 0, b * 0
+        last = b == B
+        row = tl.load(queries + b)
+        rows = tl.load(queries + b + 1, mask=b < B, other=0)
+        rows = tl.where(last, L, rows) - row
+        if LAYOUT == PACKED:
+            offset = tl.load(keys + b)
+            end = tl.load(keys + b + 1, mask=b < B, other=0) - offset
+        else:
+            offset = b * 0
+            end = tl.load(keys + b, mask=b < B, other=0)
+        end = tl.where(last, 0, end)
+        start = end - rows
+    return batch, row, rows, offset, low, end, start
