@@ -72,9 +72,8 @@ def filtered(e: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.ndarra
 def drawn(e: np.ndarray, seed: int, position: int, sample: int) -> int:
     """The token that the request's word chooses."""
     q = shares(e)
-    high, low = block(
-        (BLOCK & 0xFFFFFFFF, BLOCK >> 32, position, sample), (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
-    )[:2]
+    counter = tuple(np.array(word, np.uint64) for word in (BLOCK & 0xFFFFFFFF, BLOCK >> 32, position, sample))
+    high, low = block(counter, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))[:2]
     place = ((int(high) << 32 | int(low)) * sum(q)) >> 64
     token = 0
     while place >= q[token]:

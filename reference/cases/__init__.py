@@ -14,6 +14,7 @@ from reference.cases import (
     random,
     reductions,
     resampling,
+    sampling,
     sorting,
     unary,
 )
@@ -30,6 +31,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     random,
     reductions,
     resampling,
+    sampling,
     sorting,
     unary,
 )

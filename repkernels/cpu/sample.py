@@ -1,4 +1,4 @@
-"""Sampling of tokens on the CPU (SPEC.md, "Sampling"): one row of logits at a time."""
+"""Sampling of tokens on the CPU (SPEC.md, "Sampling"): one row of logits at a time, widened first."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.fpu import keep_subnormals, restore
-from repkernels.cpu.functions import bitcast, ln_f32, numbers, widened
+from repkernels.cpu.functions import bitcast, ln_f32
 from repkernels.cpu.random import F32, HALF, LOW, U64, _high_product, philox
 from repkernels.cpu.rows import exponentials, row_maximum, row_sum, scratch, shift
 from repkernels.cpu.spread import spread
@@ -25,7 +25,7 @@ def sample(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(tokens int64 (B,), e fp32 (B, V) after the filters) of logits (B, V). Parameters (B,): fp32, top_k and the last
     three int64."""
-    logits = logits.contiguous()
+    logits = logits.float().contiguous()
     rows = len(logits)
     none = torch.zeros(rows, dtype=torch.int64)
     one = torch.ones(rows, dtype=torch.float32)
@@ -36,16 +36,16 @@ def sample(
         none.float() if min_p is None else min_p,
     ]
     arrays = [t.contiguous().numpy() for t in (temperature, *filters, seeds, positions, samples)]
-    spread(_sample, rows, 8 * logits.numel(), numbers(logits), *arrays, tokens.numpy(), e.numpy())
+    spread(_sample, rows, 8 * logits.numel(), logits.numpy(), *arrays, tokens.numpy(), e.numpy())
     return tokens, e
 
 
 def scaled_logits(logits: Tensor, temperature: Tensor, e: Tensor) -> Tensor:
     """Processed logits, fp32 (B, V): logits over the temperature where e > 0, otherwise -inf."""
     out = torch.empty_like(e)
-    logits = logits.contiguous()
+    logits = logits.float().contiguous()
     spread(
-        _scaled, len(logits), logits.numel(), numbers(logits), temperature.contiguous().numpy(), e.numpy(), out.numpy()
+        _scaled, len(logits), logits.numel(), logits.numpy(), temperature.contiguous().numpy(), e.numpy(), out.numpy()
     )
     return out
 
@@ -54,17 +54,17 @@ def penalised(logits: Tensor, counts: Tensor, repetition: Tensor, frequency: Ten
     """Logits after the penalties, fp32 (B, V). counts: int32 (B, V), how often the token was put out, plus 2^30 or
     more where it stands in the prompt; the penalties (B,) fp32."""
     out = torch.empty(logits.shape, dtype=torch.float32)
-    logits = logits.contiguous()
+    logits = logits.float().contiguous()
     arrays = [t.contiguous().numpy() for t in (repetition, frequency, presence)]
-    spread(_penalised, len(logits), logits.numel(), numbers(logits), counts.numpy(), *arrays, out.numpy())
+    spread(_penalised, len(logits), logits.numel(), logits.numpy(), counts.numpy(), *arrays, out.numpy())
     return out
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
     """log_softmax of the rows of logits (B, V) at `tokens` (B, n), fp32."""
     out = torch.empty(tokens.shape, dtype=torch.float32)
-    logits = logits.contiguous()
-    spread(_log_probabilities, len(logits), logits.numel(), numbers(logits), tokens.contiguous().numpy(), out.numpy())
+    logits = logits.float().contiguous()
+    spread(_log_probabilities, len(logits), logits.numel(), logits.numpy(), tokens.contiguous().numpy(), out.numpy())
     return out
 
 
@@ -78,7 +78,7 @@ def _sample(start, stop, logits, temperature, top_k, top_p, min_p, seeds, positi
         divisor = temperature[i] if hot else F32(1)
         m, token = F32(-np.inf), -1
         for j in range(e.size):
-            z = widened(row[j]) / divisor
+            z = row[j] / divisor
             e[j] = z
             if z > m or (z == m and token < 0):
                 m, token = z, j
@@ -157,7 +157,7 @@ def _scaled(start, stop, logits, temperature, e, out):
     for i in range(start, stop):
         divisor = temperature[i] if temperature[i] > F32(0) else F32(1)
         for j in range(logits.shape[1]):
-            out[i, j] = widened(logits[i, j]) / divisor if e[i, j] > F32(0) else F32(-np.inf)
+            out[i, j] = logits[i, j] / divisor if e[i, j] > F32(0) else F32(-np.inf)
     restore(state)
 
 
@@ -171,7 +171,7 @@ def _log_probabilities(start, stop, logits, tokens, out):
         exponentials(line, line)
         logarithm = ln_f32(row_sum(line, lanes, sums))
         for j in range(tokens.shape[1]):
-            out[i, j] = (widened(logits[i, tokens[i, j]]) - m) - logarithm
+            out[i, j] = (logits[i, tokens[i, j]] - m) - logarithm
     restore(state)
 
 
@@ -180,7 +180,7 @@ def _penalised(start, stop, logits, counts, repetition, frequency, presence, out
     state = keep_subnormals()
     for i in range(start, stop):
         for j in range(logits.shape[1]):
-            y, count = widened(logits[i, j]), counts[i, j]
+            y, count = logits[i, j], counts[i, j]
             if count > 0 and repetition[i] != F32(1):
                 y = y * repetition[i] if y < F32(0) else y / repetition[i]
             times = count & (PROMPT - 1)

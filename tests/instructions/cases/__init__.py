@@ -20,6 +20,7 @@ from tests.instructions.cases import (
     random,
     reductions,
     resampling,
+    sampling,
     softmax,
     unary,
 )
@@ -36,6 +37,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     random,
     reductions,
     resampling,
+    sampling,
     softmax,
     unary,
 )
