@@ -1,6 +1,6 @@
 """Attention by segments of 128 keys, and its gradients, SPEC.md, "Attention"; one head of one sequence at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from reference.functions import exp_f32, ln_f32, tanh_f32
 from reference.sum import tree
 
 SEGMENT = 128
+# One for each sequence; 0 for all without them.
+Integers = Sequence[int] | np.ndarray | None
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -51,7 +53,7 @@ class Head(NamedTuple):
 
 def forward(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, dtype: str, rule: Rule, mask: np.ndarray | None = None,
-    sinks: np.ndarray | None = None, first_key: np.ndarray | None = None, first_query: np.ndarray | None = None,
+    sinks: np.ndarray | None = None, first_key: Integers = None, first_query: Integers = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The result (B, Hq, L, Ev) in `dtype` and LSE (B, Hq, L), fp32, of q (B, Hq, L, E), k and v (B, Hkv, S, E or Ev).
 
@@ -69,7 +71,7 @@ def forward(
 def backward(
     grad: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, out: np.ndarray, lse: np.ndarray, dtype: str,
     rule: Rule, mask: np.ndarray | None = None, sinks: np.ndarray | None = None,
-    first_key: np.ndarray | None = None, first_query: np.ndarray | None = None,
+    first_key: Integers = None, first_query: Integers = None,
 ) -> Gradients:  # fmt: skip
     """The gradients, from that of the result and forward's results; rule.contract is the gradient's contract."""
     (batch, heads, length), size = q.shape[:3], k.shape[2]
@@ -191,8 +193,8 @@ def weighted(w: np.ndarray, rows: np.ndarray, present: np.ndarray, contract: str
 
 
 def _head(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, rule: Rule, mask: np.ndarray | None, first_key: np.ndarray | None,
-    first_query: np.ndarray | None, b: int, h: int,
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, rule: Rule, mask: np.ndarray | None, first_key: Integers,
+    first_query: Integers, b: int, h: int,
 ) -> Head:  # fmt: skip
     """Head h of sequence b of the dense form."""
     kv = h * k.shape[1] // q.shape[1]

@@ -4,6 +4,7 @@ from types import ModuleType
 
 from reference.cases import (
     arithmetic,
+    attention,
     convolutions,
     indexing,
     layers,
@@ -21,6 +22,7 @@ from reference.cases import (
 
 FAMILIES: tuple[ModuleType, ...] = (
     arithmetic,
+    attention,
     convolutions,
     indexing,
     layers,

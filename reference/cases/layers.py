@@ -1,8 +1,7 @@
-"""Golden cases of recurrent layers and attention.
+"""Golden cases of recurrent layers.
 
-Recurrent: x 0, h 1, c 2 (lstm), then w_ih, w_hh, b_ih, b_hh and w_hr as operands 3 and following, all of kind ordinary
-and divided by 4; the gradients of y, h_n and c_n are operands 10, 11, 12. Attention: q, k, v 0, 1, 2, a mask of -inf
-above the diagonal, the gradient of the result 3.
+x 0, h 1, c 2 (lstm), then w_ih, w_hh, b_ih, b_hh and w_hr as operands 3 and following, all of kind ordinary
+and divided by 4; the gradients of y, h_n and c_n are operands 10, 11, 12.
 """
 
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from reference import formats, inputs, recurrent
-from reference import multi_head_attention as attention
 
 Case = dict[str, Any]
 GRADIENT = {"ordered": "ordered", "fixed16": "fixed24", "fixed24": "fixed32"}
@@ -20,16 +18,13 @@ BATCH_SIZES = [4, 3, 3, 1]
 
 
 def cases() -> Iterator[Case]:
-    """Each kind of step, both directions, a projection, sequences of several lengths; attention under two contracts."""
+    """Each kind of step, both directions, a projection, sequences of several lengths."""
     for dtype, contract in (
         ("float32", "fixed24"), ("float32", "ordered"), ("bfloat16", "fixed16"), ("float16", "fixed16"),
     ):  # fmt: skip
         for mode in GATES:
             yield _recurrent(dtype, contract, mode, 6, 5, mode in ("gru", "relu"))
         yield _recurrent(dtype, contract, "lstm", 6, 5, True, projected=3)
-        for kind, shape in (("ordinary", [2, 5, 8]), ("logits", [3, 17, 4]), ("nonfinite", [2, 7, 6])):
-            shapes = [shape, shape, shape]
-            yield {"op": "attention", "contract": contract, "dtype": dtype, "kind": kind, "shapes": shapes}
 
 
 def _recurrent(dtype: str, contract: str, mode: str, size: int, hidden: int, reverse: bool, projected: int = 0) -> Case:
@@ -61,12 +56,4 @@ def _compute_recurrent(case: Case, operands: list[np.ndarray]) -> dict[str, np.n
     return results | {f"grad_{name}": v for name, v in grads.items()}
 
 
-def _compute_attention(case: Case, x: list[np.ndarray]) -> dict[str, np.ndarray]:
-    dtype, contract, length = case["dtype"], case["contract"], x[0].shape[1]
-    mask = np.where(np.triu(np.ones((length, length), bool), 1), np.float32(-np.inf), np.float32(0))
-    out, weights = attention.forward(*x, mask, dtype, contract)
-    grads = attention.backward(_operand(case, out.shape, 3), *x, weights, dtype, GRADIENT[contract])
-    return {"out": out} | dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
-
-
-COMPUTE = {"recurrent": _compute_recurrent, "attention": _compute_attention}
+COMPUTE = {"recurrent": _compute_recurrent}

@@ -4,6 +4,7 @@ from types import ModuleType
 
 from repkernels.verify.cases import (
     arithmetic,
+    attention,
     convolutions,
     indexing,
     layers,
@@ -21,6 +22,7 @@ from repkernels.verify.cases import (
 
 FAMILIES: tuple[ModuleType, ...] = (
     arithmetic,
+    attention,
     convolutions,
     indexing,
     layers,

@@ -1,10 +1,8 @@
-"""Golden cases of recurrent layers and attention through their public functions and modules."""
+"""Golden cases of recurrent layers through what their modules call."""
 
 import torch
 from torch import Tensor
 
-from repkernels import nn
-from repkernels.nn import functional
 from repkernels.ops.recurrent import direction
 from repkernels.verify.catalogue import Case
 from repkernels.verify.operands import operand, operands
@@ -28,13 +26,4 @@ def _recurrent(case: Case, device: torch.device) -> dict[str, Tensor]:
     return results | {f"grad_{name}": g for name, g in zip(leaves, grads, strict=True)}
 
 
-def _attention(case: Case, device: torch.device) -> dict[str, Tensor]:
-    x = operands(case, device, requires_grad=True)
-    mask = nn.Transformer.generate_square_subsequent_mask(x[0].shape[1], device=device, dtype=x[0].dtype)
-    pair = case["contract"], GRADIENT[case["contract"]]
-    out = functional.scaled_dot_product_attention(*x, mask, contract=pair)
-    grads = torch.autograd.grad(out, x, operand(case, 3, device, out.shape))
-    return {"out": out} | dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
-
-
-COMPUTE = {"recurrent": _recurrent, "attention": _attention}
+COMPUTE = {"recurrent": _recurrent}
