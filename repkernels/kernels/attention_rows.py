@@ -1,9 +1,9 @@
 """Rows of an attention tile: which sequence a program works on, which rows of q, heads and positions are its own.
 
-A tile of M rows holds M // FOLD queries of FOLD neighbouring query heads that read one KV head: row r is query r // FOLD
-and head r % FOLD. Where sequences lie one after another, tile t belongs to the last sequence b whose first tile,
-queries[b] // (M // FOLD) + b, is not after t; so the host need not know where sequences begin. The rows after the last
-sequence are one more, without keys.
+A tile of M rows holds M // FOLD queries of FOLD neighbouring query heads that read one KV head: row r is query
+r // FOLD and head r % FOLD. Where sequences lie one after another, tile t belongs to the last sequence b whose first
+tile, queries[b] // (M // FOLD) + b, is not after t; so the host need not know where sequences begin. The rows after the
+last sequence are one more, without keys.
 """
 
 import triton
@@ -13,21 +13,27 @@ from repkernels.kernels.attention_segments import DENSE, PACKED
 
 
 @triton.jit
-def sequence_of(tile, queries, tiles, B, SIZE: tl.constexpr, LAYOUT: tl.constexpr, LENGTH: tl.constexpr):
-    """(sequence, tile within it). SIZE: queries of a tile; tiles: of a dense sequence; LENGTH: a power of two > B.
+def sequence_of(
+    item, queries, tiles, B, HEADS, SIZE: tl.constexpr, LAYOUT: tl.constexpr, LENGTH: tl.constexpr
+):
+    """(sequence, block of heads of HEADS, tile within the sequence) of item: tiles fastest, then heads.
 
-    Dense tiles are taken from the last, which see most under a causal mask.
+    SIZE: queries of a tile. tiles: of a dense sequence, or of all sequences. LENGTH: a power of two above B. Dense tiles
+    are taken from the last, which see most under a causal mask.
     """
     if LAYOUT == DENSE:
-        b = tile // tiles
-        inner = tiles - 1 - tile % tiles
+        b = item // tiles // HEADS
+        head = item // tiles % HEADS
+        inner = tiles - 1 - item % tiles
     else:
+        head = item // tiles
+        tile = item % tiles
         i = tl.arange(0, LENGTH)
         first = tl.load(queries + i, mask=i <= B, other=0) // SIZE + i
         before = (i <= B) & (first <= tile)
         b = tl.sum(before.to(tl.int32), 0) - 1
         inner = tile - tl.max(tl.where(before, first, 0), 0)
-    return b, inner
+    return b, head, inner
 
 
 @triton.jit

@@ -16,6 +16,8 @@ LN_2 = tl.constexpr(float.fromhex("0x1.62e430p-1"))
 
 # How rows and keys of a sequence are found.
 DENSE, PACKED, PAGED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+# What a mask holds.
+NO_MASK, BOOL_MASK, FLOAT_MASK = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
@@ -49,17 +51,34 @@ def segments(first, last, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.c
 
 
 @triton.jit
-def key_places(position, there, offset, batch, b, table, stride_table, stride_b, stride_s, PAGE: tl.constexpr):
-    """int64 offsets of the keys at `position`, where `there`, from the first element of their head.
+def key_places(position, offset, batch, stride_b, stride_s):
+    """int64 offsets of contiguous keys at `position` from the first element of their head."""
+    return (offset + position).to(tl.int64) * stride_s + tl.cast(batch, tl.int64) * stride_b
 
-    PAGE: keys of a page, 0 where sequences are contiguous. stride_b: of a batch, or of a page.
-    """
-    if PAGE == 0:
-        at = (offset + position).to(tl.int64) * stride_s + tl.cast(batch, tl.int64) * stride_b
-    else:
-        page = tl.load(table + tl.cast(b, tl.int64) * stride_table + position // PAGE, mask=there, other=0)
-        at = page.to(tl.int64) * stride_b + (position % PAGE).to(tl.int64) * stride_s
-    return at
+
+@triton.jit
+def pages_of(position, there, b, table, stride_table, PAGE: tl.constexpr):
+    """The pages of PAGE keys where keys at `position` lie; -1 for none, and where they are not `there`."""
+    return tl.load(table + tl.cast(b, tl.int64) * stride_table + position // PAGE, mask=there, other=-1)
+
+
+@triton.jit
+def paged_places(position, page, stride_b, stride_s, PAGE: tl.constexpr):
+    """int64 offsets of keys in their pages from the first element of their head."""
+    return page.to(tl.int64) * stride_b + (position % PAGE).to(tl.int64) * stride_s
+
+
+@triton.jit
+def whole_pages(begin, whole, whole_end, b, table, stride_table, PAGE: tl.constexpr):
+    """(whole, whole_end), or (begin, begin) if a page of the segments between them is missing."""
+    SIZE: tl.constexpr = 128
+    missing = begin * 0
+    stop = (whole_end * SEGMENT + PAGE - 1) // PAGE
+    for i in range(whole * SEGMENT // PAGE, stop, SIZE):
+        at = i + tl.arange(0, SIZE)
+        page = tl.load(table + tl.cast(b, tl.int64) * stride_table + at, mask=at < stop, other=0)
+        missing = tl.maximum(missing, tl.max((page < 0).to(tl.int32), 0))
+    return tl.where(missing > 0, begin, whole), tl.where(missing > 0, begin, whole_end)
 
 
 @triton.jit
@@ -146,3 +165,29 @@ def log_sum_exp(m, l, NATIVE: tl.constexpr):
     else:
         lse = m + ln_f32(l)
     return tl.where(l == 0.0, float("-inf"), lse)
+
+
+@triton.jit
+def with_sink(m, l, o, sink, NATIVE: tl.constexpr):
+    """The state with sinks (M,) merged last; it is they where no key was seen."""
+    if NATIVE:
+        sink = sink * LOG2_E
+    none = l == 0.0
+    top = tl.maximum(m, sink)
+    a = tl.where(none, 0.0, exponential(m - top, NATIVE))
+    b = tl.where(none, 1.0, exponential(sink - top, NATIVE))
+    return top, tl.fma(l, a, b), merged(o, 0.0, a[:, None], b[:, None])
+
+
+@triton.jit
+def store_rows(
+    m, l, o, valid, out, stride_oe, lse, sinks, heads, columns, EV, NATIVE: tl.constexpr, LSE: tl.constexpr,
+    SINKS: tl.constexpr,
+):  # fmt: skip
+    """Finishes and stores states m, l (M,), o (M, columns). out, lse: (M,) pointers; sinks: of heads (M,)."""
+    if SINKS:
+        m, l, o = with_sink(m, l, o, tl.load(sinks + heads, mask=valid, other=0.0), NATIVE)
+    y = finished(o, l).to(out.dtype.element_ty)
+    tl.store(out[:, None] + columns[None, :] * stride_oe, y, mask=valid[:, None] & (columns < EV)[None, :])
+    if LSE:
+        tl.store(lse, log_sum_exp(m, l, NATIVE), mask=valid)

@@ -1,0 +1,198 @@
+"""Attention of few query rows (SPEC.md, "Attention"): the keys are spread over programs, a few segments each, whose
+states are kept one by one and merged in ascending order by a second kernel, since a merge of merged states would round
+otherwise.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from repkernels.kernels.attention_arguments import Call
+from repkernels.kernels.attention_native_segment import segment_of
+from repkernels.kernels.attention_rows import sequence, sequence_of
+from repkernels.kernels.attention_segments import merged, ratios, segments, store_rows
+from repkernels.kernels.configuration import processors
+from repkernels.kernels.launch import launch
+from repkernels.kernels.sizes import cdiv
+
+UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "factor", "inner", "COUNT", "PART"]
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def attention_parts_kernel(
+    q, k, v, parts, sums, out, lse, mask, sinks, queries, lengths, table, first_key, first_query, B, L, S, HQ, HKV,
+    tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
+    stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb, stride_mh, stride_ml,
+    stride_mk, left, right, factor, inner, COUNT, PART, E: tl.constexpr, EV: tl.constexpr,
+    LAYOUT: tl.constexpr, LENGTH: tl.constexpr, PAGE: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr,
+    RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr,
+    NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr,
+    BE: tl.constexpr, BEV: tl.constexpr,
+):  # fmt: skip
+    """PART segments of one tile of BM rows, `native`: o into parts (B * L, HQ, COUNT, EV), m and l into sums
+    (B * L, HQ, COUNT, 2), counted from the first segment that the tile sees."""
+    SIZE: tl.constexpr = BM // FOLD
+    split = tl.cdiv(COUNT, PART)
+    b, block, tile = sequence_of(tl.program_id(0) // split, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
+    batch, row, count, offset, low, end, start = sequence(
+        b, queries, lengths, first_key, first_query, B, L, S, LAYOUT, FIRST_KEY, FIRST_QUERY
+    )
+    r = tl.arange(0, BM)
+    query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
+    valid = (query < count) & (r < SIZE * FOLD)
+    at = start + query
+    first = start + tile * SIZE
+    last = tl.minimum(first + SIZE, start + count) - 1
+    begin, whole, whole_end, finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
+    from_ = begin + tl.program_id(0) % split * PART
+    finish = tl.minimum(finish, from_ + PART)
+    if (tile * SIZE < count) & (from_ < finish):
+        least = tl.maximum(low, first - left) if LEFT else low
+        stop = tl.minimum(end, last + right + 1) if RIGHT else end
+        head = (block * FOLD * HKV) // HQ
+        memory = (row + query).to(tl.int64)
+        wide, columns = tl.cast(batch, tl.int64), tl.arange(0, BE)
+        q_at = q + wide * stride_qb + memory * stride_ql + heads.to(tl.int64) * stride_qh
+        qq = tl.load(q_at[:, None] + columns[None, :], mask=valid[:, None] & (columns < E)[None, :], other=0.0)
+        k_head, v_head = k + tl.cast(head, tl.int64) * stride_kh, v + tl.cast(head, tl.int64) * stride_vh
+        mask_at = mask + wide * stride_mb + memory * stride_ml + heads.to(tl.int64) * stride_mh
+        columns_v = tl.arange(0, BEV)
+        part = ((wide * L + memory) * HQ + heads) * COUNT - begin
+        place = valid[:, None] & (columns_v < EV)[None, :]
+        for g in tl.range(from_, finish):
+            m, l, o = segment_of(
+                qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, k, v, batch, head, offset, b,
+                table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                E, EV, PAGE, False, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, SIZE > 1 or MASK > 0, BE, BEV,
+            )  # fmt: skip
+            tl.store(parts + (part + g)[:, None] * EV + columns_v[None, :], o, mask=place)
+            tl.store(sums + (part + g) * 2, m, mask=valid)
+            tl.store(sums + (part + g) * 2 + 1, l, mask=valid)
+
+
+@triton.jit(do_not_specialize=["B", "L", "S", "tiles", "left", "right", "COUNT"])
+def attention_merge_kernel(
+    parts, sums, out, lse, sinks, queries, lengths, first_key, first_query, B, L, S, HQ, tiles, stride_ob, stride_oh,
+    stride_ol, stride_oe, stride_lb, stride_lh, left, right, COUNT, EV: tl.constexpr, LAYOUT: tl.constexpr,
+    LENGTH: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr,
+    FIRST_QUERY: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, NATIVE: tl.constexpr, BM: tl.constexpr,
+    COLS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Merges the parts of a tile of BM rows, as attention_parts_kernel leaves them, for COLS columns of the result."""
+    SIZE: tl.constexpr = BM // FOLD
+    across = tl.cdiv(EV, COLS)
+    b, block, tile = sequence_of(tl.program_id(0) // across, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
+    batch, row, count, offset, low, end, start = sequence(
+        b, queries, lengths, first_key, first_query, B, L, S, LAYOUT, FIRST_KEY, FIRST_QUERY
+    )
+    if tile * SIZE < count:
+        r = tl.arange(0, BM)
+        query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
+        valid = (query < count) & (r < SIZE * FOLD)
+        first = start + tile * SIZE
+        last = tl.minimum(first + SIZE, start + count) - 1
+        begin, whole, whole_end, finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
+        memory = (row + query).to(tl.int64)
+        wide = tl.cast(batch, tl.int64)
+        columns = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
+        part = ((wide * L + memory) * HQ + heads) * COUNT
+        place = valid[:, None] & (columns < EV)[None, :]
+        m = tl.full((BM,), float("-inf"), tl.float32)
+        l = tl.zeros((BM,), tl.float32)
+        o = tl.zeros((BM, COLS), tl.float32)
+        for i in range(0, finish - begin, UNROLL):
+            # All loads before the first merge.
+            tops, totals, outs = (), (), ()
+            for j in tl.static_range(UNROLL):
+                there = r * 0 + (i + j) < finish - begin
+                g = part + i + j
+                tops = tops + (tl.load(sums + g * 2, mask=valid & there, other=float("-inf")),)
+                totals = totals + (tl.load(sums + g * 2 + 1, mask=valid & there, other=0.0),)
+                outs = outs + (tl.load(parts + g[:, None] * EV + columns[None, :], mask=place & there[:, None], other=0.0),)
+            for j in tl.static_range(UNROLL):
+                m, x, y = ratios(m, tops[j], totals[j], NATIVE, True)
+                l, o = merged(l, totals[j], x, y), merged(o, outs[j], x[:, None], y[:, None])
+        out_at = out + wide * stride_ob + memory * stride_ol + heads.to(tl.int64) * stride_oh
+        lse_at = lse + wide * stride_lb + heads.to(tl.int64) * stride_lh + memory
+        store_rows(m, l, o, valid, out_at, stride_oe, lse_at, sinks, heads, columns, EV, NATIVE, LSE, SINKS)
+
+
+# Bytes of states that are kept at most.
+MOST = 2**28
+COLS = 32
+
+
+class Parts:
+    """States of segments, and how they are spread over programs.
+
+    c.rows query rows of FOLD heads share a tile of BM rows; PART segments are one program's.
+    """
+
+    def __init__(self, c: Call, BM: int, FOLD: int) -> None:
+        self.c, self.BM, self.FOLD = c, BM, FOLD
+        self.size = BM // FOLD
+        self.count = c.segments(self.size)
+        # As many programs as fill the device a few times, were all sequences as long as can be.
+        programs = c.programs(self.size, FOLD)
+        self.part = max(1, self.count * programs // (4 * processors(c.q.device)))
+
+    @property
+    def worth(self) -> bool:
+        """Whether more programs are needed than there are tiles, and the states fit."""
+        c = self.c
+        size = c.out.shape[0] * c.out.shape[1] * c.out.shape[2] * self.count * (c.out.shape[3] + 2) * 4
+        return self.part < self.count and size <= MOST
+
+    @property
+    def programs(self) -> int:
+        return self.c.programs(self.size, self.FOLD) * cdiv(self.count, self.part)
+
+    def empty(self) -> tuple[Tensor, Tensor]:
+        """(parts, sums), as attention_parts_kernel fills them."""
+        batch, heads, rows, columns = self.c.out.shape
+        shape = (batch * rows, heads, self.count)
+        made = (self.c.q.new_empty((*shape, n), dtype=torch.float32) for n in (columns, 2))
+        parts, sums = made
+        return parts, sums
+
+    def merge(self, parts: Tensor, sums: Tensor, native: bool) -> None:
+        """Merges the parts into out and lse."""
+        c, s = self.c, self.c.sequences
+        constants = c.constants()
+        kept = ("EV", "LAYOUT", "LENGTH", "LEFT", "RIGHT", "FIRST_KEY", "FIRST_QUERY", "SINKS", "LSE")
+        some: Any = [parts if t is None else t for t in (c.lse, c.sinks, s.queries, s.keys, s.first_key, s.first_query)]
+        columns = c.out.shape[3]
+        launch(
+            attention_merge_kernel, (c.programs(self.size, self.FOLD) * cdiv(columns, COLS),), parts, sums, c.out,
+            *some, c.batch, c.q.shape[2], c.k.shape[2], c.q.shape[1], c.tiles(self.size), *c.out.stride(),
+            *((0, 0) if c.lse is None else c.lse.stride()[:2]), *c.window(), self.count,
+            **{name: constants[name] for name in kept}, FOLD=self.FOLD, NATIVE=native, BM=self.BM, COLS=COLS, UNROLL=8,
+            num_warps=4,
+        )  # fmt: skip
+
+
+def tile_of_few(c: Call) -> tuple[int, int]:
+    """(BM, FOLD) of tiles that hold the few rows of a sequence, a group of heads folded into them if it fits."""
+    fold = next(n for n in range(min(c.group, 64), 0, -1) if c.group % n == 0)
+    BM = 16
+    while BM < min(64, fold * c.rows):
+        BM *= 2
+    return BM, fold
+
+
+def decode_native(c: Call, options: dict[str, Any], factor: float, inner: float) -> bool:
+    """Attention of few rows, `native`; False, and nothing done, where there are tiles enough for the device."""
+    BM, FOLD = tile_of_few(c)
+    plan = Parts(c, BM, FOLD)
+    if not plan.worth:
+        return False
+    parts, sums = plan.empty()
+    launch(
+        attention_parts_kernel, (plan.programs,), c.q, c.k, c.v, parts, sums, *c.arguments(plan.size), factor, inner,
+        plan.count, plan.part, **c.constants(), **options, FOLD=FOLD, BM=BM, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    plan.merge(parts, sums, True)
+    return True

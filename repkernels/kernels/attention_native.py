@@ -1,0 +1,170 @@
+"""`native` attention of many query rows (SPEC.md, "Attention", "native"): segments one after another, merged as they come.
+
+Segments that every row of a tile sees whole are read by bulk copies and have no code for what a row sees; those at the
+diagonal and at the ends of a sequence or window do.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from repkernels.attention import Attention
+from repkernels.kernels.attention_arguments import Call, describable, describe, f32, in_bulk
+from repkernels.kernels.attention_decode import decode_native, tile_of_few
+from repkernels.kernels.attention_native_segment import segment_of
+from repkernels.kernels.attention_rows import sequence, sequence_of
+from repkernels.kernels.attention_segments import (
+    SEGMENT,
+    merged,
+    ratios,
+    segments,
+    store_rows,
+    whole_pages,
+)
+from repkernels.kernels.launch import launch
+
+UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "factor", "inner"]
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def attention_native_kernel(
+    q, k, v, keys, values, out, lse, mask, sinks, queries, lengths, table, first_key, first_query, B, L, S, HQ, HKV,
+    tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
+    stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb, stride_mh, stride_ml,
+    stride_mk, left, right, factor, inner, E: tl.constexpr, EV: tl.constexpr,
+    LAYOUT: tl.constexpr, LENGTH: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, FOLD: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr,
+    NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr,
+    BE: tl.constexpr, BEV: tl.constexpr,
+):  # fmt: skip
+    """One tile of BM rows. q, k, v, out: contiguous along E but for out."""
+    SIZE: tl.constexpr = BM // FOLD
+    b, block, tile = sequence_of(tl.program_id(0), queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
+    batch, row, count, offset, low, end, start = sequence(
+        b, queries, lengths, first_key, first_query, B, L, S, LAYOUT, FIRST_KEY, FIRST_QUERY
+    )
+    if tile * SIZE < count:
+        r = tl.arange(0, BM)
+        query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
+        valid = (query < count) & (r < SIZE * FOLD)
+        at = start + query
+        first = start + tile * SIZE
+        last = tl.minimum(first + SIZE, start + count) - 1
+        begin, whole, whole_end, finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
+        if MASK:
+            whole, whole_end = begin, begin
+        elif PAGE > 0:
+            whole, whole_end = whole_pages(begin, whole, whole_end, b, table, stride_table, PAGE)
+        least = tl.maximum(low, first - left) if LEFT else low
+        stop = tl.minimum(end, last + right + 1) if RIGHT else end
+
+        head = (block * FOLD * HKV) // HQ
+        memory = (row + query).to(tl.int64)
+        wide, columns = tl.cast(batch, tl.int64), tl.arange(0, BE)
+        q_at = q + wide * stride_qb + memory * stride_ql + heads.to(tl.int64) * stride_qh
+        qq = tl.load(q_at[:, None] + columns[None, :], mask=valid[:, None] & (columns < E)[None, :], other=0.0)
+        k_head, v_head = k + tl.cast(head, tl.int64) * stride_kh, v + tl.cast(head, tl.int64) * stride_vh
+        mask_at = mask + wide * stride_mb + memory * stride_ml + heads.to(tl.int64) * stride_mh
+        DIFFER: tl.constexpr = SIZE > 1 or MASK > 0
+
+        m = tl.full((BM,), float("-inf"), tl.float32)
+        l = tl.zeros((BM,), tl.float32)
+        o = tl.zeros((BM, BEV), tl.float32)
+        if LEFT or FIRST_KEY:
+            for g in tl.range(begin, whole, num_stages=1):
+                m_seg, l_seg, o_seg = segment_of(
+                    qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, keys, values, batch, head,
+                    offset, b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk,
+                    factor, inner, E, EV, PAGE, DESCRIBED, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
+                )  # fmt: skip
+                m, a, b_ = ratios(m, m_seg, l_seg, True, True)
+                l, o = merged(l, l_seg, a, b_), merged(o, o_seg, a[:, None], b_[:, None])
+        if not MASK:
+            for g in tl.range(whole, whole_end):
+                m_seg, l_seg, o_seg = segment_of(
+                    qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, keys, values, batch, head,
+                    offset, b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk,
+                    factor, inner, E, EV, PAGE, DESCRIBED, False, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
+                )  # fmt: skip
+                m, a, b_ = ratios(m, m_seg, l_seg, True, False)
+                l, o = merged(l, l_seg, a, b_), merged(o, o_seg, a[:, None], b_[:, None])
+        for g in tl.range(whole_end, finish, num_stages=1):
+            m_seg, l_seg, o_seg = segment_of(
+                qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, keys, values, batch, head,
+                offset, b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk,
+                factor, inner, E, EV, PAGE, DESCRIBED, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
+            )  # fmt: skip
+            m, a, b_ = ratios(m, m_seg, l_seg, True, True)
+            l, o = merged(l, l_seg, a, b_), merged(o, o_seg, a[:, None], b_[:, None])
+
+        columns_v = tl.arange(0, BEV)
+        out_at = out + wide * stride_ob + memory * stride_ol + heads.to(tl.int64) * stride_oh
+        lse_at = lse + wide * stride_lb + heads.to(tl.int64) * stride_lh + memory
+        store_rows(m, l, o, valid, out_at, stride_oe, lse_at, sinks, heads, columns_v, EV, True, LSE, SINKS)
+
+
+LOG2_E_64 = math.log2(math.e)
+
+
+class Tile(NamedTuple):
+    """How a program is compiled: rows, warps, stages."""
+
+    BM: int
+    num_warps: int
+    num_stages: int
+
+
+# By the larger of the two head sizes, as padded.
+TILES = {64: Tile(128, 8, 3), 128: Tile(128, 8, 3), 256: Tile(64, 8, 1)}
+FEW = 16  # query rows of a sequence that are taken to be a decode step
+
+_forced: ContextVar[tuple[Tile, int] | None] = ContextVar("repkernels_attention_tile", default=None)
+
+
+@contextmanager
+def use_tile(tile: Tile, fold: int = 1) -> Iterator[None]:
+    """Attention inside the block uses these tiles, keys unsplit: for proofs that they change no bit, and for tuning."""
+    token = _forced.set((tile, fold))
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def to_base_2(attention: Attention) -> tuple[float, float, bool]:
+    """(factor, inner, whether contractions are negated): what makes them scores to base 2."""
+    scale, cap = attention.scale, attention.softcap
+    if cap > 0:
+        return f32(cap * LOG2_E_64), f32(2 * scale * LOG2_E_64 / cap), False
+    return f32(abs(scale) * LOG2_E_64), 0.0, scale < 0
+
+
+def attention_native(c: Call) -> None:
+    """Writes c.out and c.lse."""
+    factor, inner, negate = to_base_2(c.attention)
+    constants = c.constants()
+    options = {"NEGATE": negate}
+    wide = max(constants["BE"], constants["BEV"], 64)
+    tile, fold = _forced.get() or (TILES[wide], 1)
+    if _forced.get() is None:
+        if c.rows <= FEW:
+            if decode_native(c, options, factor, inner):
+                return
+            BM, fold = tile_of_few(c)
+            tile = Tile(BM, 4, 3 if wide <= 128 else 1)
+        elif c.rows < tile.BM and tile.BM % c.group == 0:
+            fold = c.group
+    bulk = tile.BM >= 64 and c.sequences.table is None and in_bulk(c.q.device)
+    bulk = bulk and c.mask is None and describable(c.k) and describable(c.v)
+    keys = describe(c.k, SEGMENT.value, constants["BE"]) if bulk else c.k
+    values = describe(c.v, SEGMENT.value, constants["BEV"]) if bulk else c.v
+    launch(
+        attention_native_kernel, (c.programs(tile.BM // fold, fold),), c.q, c.k, c.v, keys, values,
+        *c.arguments(tile.BM // fold), factor, inner, DESCRIBED=bulk, FOLD=fold, BM=tile.BM,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, **constants, **options,
+    )  # fmt: skip
