@@ -163,7 +163,7 @@ def test_means(device):
             assert_same_bits(y.detach()[..., 0, 0], repkernels.mean(x, (2, 3)))
             assert y.is_contiguous(memory_format=form)
             (grad,) = torch.autograd.grad(y, leaf, x[..., :1, :1])
-            assert_same_bits(grad, (x[..., :1, :1] / 30).expand(x.shape))
+            assert_same_bits(grad, repkernels.div(x[..., :1, :1], 30).expand(x.shape))
             assert grad.stride() == leaf.stride()
     for size in ((2, 3), (None, 2), 4):
         torch.testing.assert_close(
@@ -201,7 +201,11 @@ def test_power_averages():
         x = randn(1, 2, *(7, 6, 3)[:dims]).abs().requires_grad_()
         window = (p, 3 if dims == 1 else (3, 2, 2)[:dims], None, True)
         y = getattr(functional, f"lp_pool{dims}d")(x, *window)
-        z = getattr(torch.nn.functional, f"lp_pool{dims}d")(x, *window)
+        if math.isinf(p):  # torch 2.11 raises to that power
+            z = getattr(torch.nn.functional, f"max_pool{dims}d")(x * math.copysign(1, p), *window[1:3], ceil_mode=True)
+            z = z * math.copysign(1, p)
+        else:
+            z = getattr(torch.nn.functional, f"lp_pool{dims}d")(x, *window)
         torch.testing.assert_close(y, z)
         ours, theirs = (torch.autograd.grad(v.sum(), x)[0] for v in (y, z))
         torch.testing.assert_close(ours, theirs)
