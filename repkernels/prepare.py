@@ -75,13 +75,13 @@ class Kept:
         return Kept, (self.keep, self.digits)
 
     def of(self, b: Tensor, quantize: Callable[[Tensor, int], Digits]) -> Digits | None:
-        """The digits of the columns of b (K, N) as it is now; None where the call should make its own.
+        """The digits of the columns of b (K, N) or (G, K, N) as it is now; None where the call should make its own.
 
         A tensor made under inference_mode counts no versions, so nothing is kept of it, nor of one with the negative
         bit, whose memory has the other sign. During the capture of a CUDA graph nothing new is kept: its memory would
         belong to the graph, and hold the digits only after a replay.
         """
-        if b.ndim != 2 or b.is_inference() or b.is_neg():
+        if b.ndim not in (2, 3) or b.is_inference() or b.is_neg():
             return None
         owner = self._owner_of(b)
         if owner is None:
@@ -94,7 +94,7 @@ class Kept:
             return None
         with torch.inference_mode(False), torch.no_grad():
             source = b.detach()
-            made = quantize(source.t()[None], self.digits)
+            made = quantize(source.mT if b.ndim == 3 else source.t()[None], self.digits)
             if self.keep == "scales":
                 made = Digits(made.planes.new_empty(0), made.scale)
             if entry is not None and entry.source.data_ptr() == b.data_ptr() and _alike(entry.digits, made):
@@ -153,7 +153,7 @@ def prepare(weight: Tensor, contract: ContractLike | None = None, keep: Keep = "
     """Makes the digits of a linear weight once: `linear(x, prepare(weight), bias)`, `matmul(x, prepare(weight))`.
 
     weight: (out_features, in_features), fp32, bf16, fp16 or fp64, on the CPU or a GPU. In `matmul` the result stands
-        for `weight.T`.
+        for `weight.T`. Those of experts, (experts, out_features, in_features), are for `grouped_mm` and `moe`.
     contract: calls that name none follow it. If None they follow the contract in force when they run, and the digits
         are those of the contract in force now. A call whose contract has another number of digits makes its own.
         `ordered` and `native` have no digits: nothing is kept.
@@ -166,8 +166,8 @@ def prepare(weight: Tensor, contract: ContractLike | None = None, keep: Keep = "
     digits where they lie: after the weight has changed, make one call outside of the graph before the next replay.
     Gradients of x and of the weight flow as ever.
 
-    Raises ValueError for a weight that is not 2-D, was made under inference_mode (it counts no versions) or is on
-    "meta", and as `resolve` for the contract.
+    Raises ValueError for a weight that is neither 2-D nor 3-D, was made under inference_mode (it counts no versions) or
+    is on "meta", and as `resolve` for the contract.
     """
     pair, kept = None if contract is None else as_pair(contract), keep_of(weight, contract, keep)
     prepared = Prepared(weight, pair, keep, kept)
@@ -178,13 +178,13 @@ def prepare(weight: Tensor, contract: ContractLike | None = None, keep: Keep = "
 
 def make_now(kept: Kept, weight: Tensor) -> None:
     """Makes the digits of `weight` before the first call that needs them, which may be the capture of a graph."""
-    kept.of(weight.t(), backend("matmul", weight.device.type).quantize)
+    kept.of(weight.mT, backend("matmul", weight.device.type).quantize)
 
 
 def keep_of(weight: Tensor, contract: ContractLike | None, keep: Keep) -> Kept | None:
     """A place for the digits of `weight` under `contract`, nothing made yet; None if that contract has none."""
     checks.operand("weight", weight)
-    if weight.ndim != 2:
+    if weight.ndim not in (2, 3):
         raise ValueError(f"weight: expected (out_features, in_features), got shape {tuple(weight.shape)}")
     if weight.is_inference():
         raise ValueError("weight: made under inference_mode, it counts no versions; clone it outside of inference_mode")

@@ -210,7 +210,7 @@ def test_autocast_casts_the_weight(device, quantised):
 
 def test_bad_weights_raise(device):
     with pytest.raises(ValueError, match=r"weight: expected \(out_features, in_features\)"):
-        repkernels.prepare(randn(2, 3, 4, device=device))
+        repkernels.prepare(randn(4, device=device))
     with torch.inference_mode():
         inference = randn(5, 7, device=device)
     with pytest.raises(ValueError, match="weight: made under inference_mode"):

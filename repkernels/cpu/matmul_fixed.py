@@ -56,7 +56,9 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
     n = right.planes.shape[2]
     few, narrow = m <= FEW, NARROW[digits - 1]
     plan = (DIGITS_OF_B if few else FEWEST)[digits - 1]
-    a, b, a_scales, b_scales = (x.numpy().reshape(-1) for x in (left.planes, right.planes, left.scale, right.scale))
+    # Digits of one matrix of several lie apart by more than their own planes.
+    a, b = (flat(x).array for x in (left.planes, right.planes))
+    a_scales, b_scales = (x.numpy().reshape(-1) for x in (left.scale, right.scale))
     result = flat(out)
     offset = result.array[:0] if bias is None else flat(bias.contiguous()).array
     panel = INTEGER_GROUPS * LANES

@@ -56,6 +56,7 @@ from repkernels.ops.fractional_max_pool import fractional_max_pool2d, fractional
 from repkernels.ops.gated import geglu, softcap, swiglu
 from repkernels.ops.grid_sample import affine_grid, grid_sample
 from repkernels.ops.group_norm import group_norm
+from repkernels.ops.grouped_mm import grouped_mm
 from repkernels.ops.instance_norm import instance_norm
 from repkernels.ops.interpolate import interpolate, upsample
 from repkernels.ops.layer_norm import add_layer_norm, layer_norm
@@ -99,6 +100,7 @@ from repkernels.ops.max_pool import (
     max_pool3d_with_indices,
 )
 from repkernels.ops.max_unpool import max_unpool1d, max_unpool2d, max_unpool3d
+from repkernels.ops.moe import moe, topk_router
 from repkernels.ops.nll_loss import nll_loss
 from repkernels.ops.pad import pad
 from repkernels.ops.relu import relu
@@ -160,6 +162,7 @@ __all__ = [
     "glu",
     "grid_sample",
     "group_norm",
+    "grouped_mm",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
@@ -190,6 +193,7 @@ __all__ = [
     "max_unpool2d",
     "max_unpool3d",
     "mish",
+    "moe",
     "mse_loss",
     "multi_head_attention_forward",
     "multi_margin_loss",
@@ -224,6 +228,7 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "topk_router",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
     "unfold",
