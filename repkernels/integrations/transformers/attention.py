@@ -1,0 +1,244 @@
+"""Attention as transformers calls it: dense with any cache, packed with gathered pages, and from pages.
+
+A key's position is its index in its own sequence, so that left padding, chunks of a prompt, pages and caches that keep a
+window only give the same bits (SPEC.md, "Attention").
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
+
+from repkernels.nn import functional
+
+# The name of dense attention, and of that in continuous batching. transformers takes a name with "flash" in it for one
+# that needs no mask tensors.
+DENSE = "repkernels"
+PAGED = "repkernels_flash2"
+SEGMENT = 128
+
+
+def register() -> None:
+    AttentionInterface.register(DENSE, dense)
+    AttentionInterface.register(PAGED, paged)
+    AttentionMaskInterface.register(DENSE, positions)
+
+
+def dense(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """query (B, Hq, L, E), key and value (B, Hkv, S, E) -> (B, L, Hq, E).
+
+    attention_mask: what `positions` made, or a 4-D mask of a user's own: then a key's position is its index.
+    """
+    _refuse(kwargs)
+    causal = bool(module.is_causal if is_causal is None else is_causal)
+    options: dict[str, Any] = {"window": _window(sliding_window), "softcap": softcap, "sinks": _sinks(s_aux)}
+    if attention_mask is None:
+        if causal and query.shape[2] != key.shape[2]:
+            raise RuntimeError(
+                f"attention_mask: {query.shape[2]} queries and {key.shape[2]} keys, and nothing says where they are; "
+                "give the model an attention_mask or its cache"
+            )
+    elif attention_mask.dtype == torch.int32:
+        options["first_key"], options["first_query"] = attention_mask.flatten(1).unbind(0)
+    else:
+        options["attn_mask"], causal = attention_mask, False
+        if options["window"] is not None:
+            options["window"] = None  # it is in the mask
+    out = functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=scaling,
+        enable_gqa=True,
+        contract=module.contract,
+        **options,
+    )
+    return out.transpose(1, 2), None
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    if kwargs.get("output_attentions"):
+        raise NotImplementedError("output_attentions: the weights are never made; use output_attentions=False")
+
+
+def _window(sliding_window: int | None) -> tuple[int, int] | None:
+    """transformers counts the query's own position."""
+    return None if sliding_window is None else (sliding_window - 1, 0)
+
+
+def _sinks(s_aux: Tensor | None) -> Tensor | None:
+    return None if s_aux is None else s_aux.float()
+
+
+_SLIDING = sliding_window_causal_mask_function(1)
+
+
+def positions(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int | Tensor = 0,
+    mask_function: Any = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    device: torch.device | str = "cpu",
+    use_vmap: bool = False,
+    **_: Any,
+) -> Tensor | None:
+    """int32 (2, B, 1, 1): the index of the key at position 0 and the position of the first query, of each row.
+
+    None: both are 0, and there are as many queries as keys. Where keys are hidden otherwise than by padding on the
+    left, causality and a window, a bool mask (B, 1, L, S). Four axes are what transformers leaves as it is.
+    """
+    plain = _is_plain(mask_function)
+    if plain and attention_mask is None:
+        if isinstance(q_offset, int) and q_offset == 0 and kv_offset == 0 and q_length == kv_length:
+            return None
+        padding: int | Tensor = 0
+    elif plain and attention_mask is not None and _padded_left(attention_mask):
+        padding = (~attention_mask).sum(-1)
+    else:
+        return sdpa_mask(
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            allow_is_causal_skip=False,
+            use_vmap=use_vmap,
+            device=device,
+        )
+    made = torch.empty((2, batch_size), dtype=torch.int32, device=device)
+    made[0] = padding - kv_offset
+    made[1] = q_offset - padding
+    return made[..., None, None]
+
+
+def _is_plain(mask_function: Any) -> bool:
+    """Whether the mask is causal, with a window or without, and nothing else."""
+    if mask_function is causal_mask_function:
+        return True
+    if getattr(mask_function, "__code__", None) is not _SLIDING.__code__:
+        return False
+    window, causal = _parts(mask_function)
+    return causal is causal_mask_function and window.__code__ is _parts(_SLIDING)[0].__code__
+
+
+def _parts(mask_function: Any) -> Any:
+    return mask_function.__closure__[0].cell_contents
+
+
+def _padded_left(attention_mask: Tensor) -> bool:
+    """Whether every row's hidden keys come before all others. Unknown where the host may not look: then False."""
+    if torch.compiler.is_compiling() or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return False
+    return not bool((attention_mask[:, :-1] & ~attention_mask[:, 1:]).any())
+
+
+def paged(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    cache: Any = None,
+    block_table: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """query (1, Hq, T, E) of all sequences, key and value (1, Hkv, ., E) -> (1, T, Hq, E).
+
+    Up to transformers 5.20 key and value are the new ones and `cache` holds the others; later the attention layer has
+    updated the cache before, and they are all, except with a block table.
+    """
+    _refuse(kwargs)
+    options: dict[str, Any] = {
+        "is_causal": True,
+        "scale": scaling,
+        "window": _window(sliding_window),
+        "softcap": softcap,
+        "sinks": _sinks(s_aux),
+        "contract": module.contract,
+    }
+    layer = module.layer_idx
+    queries, keys = kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]
+    if isinstance(keys, dict):
+        keys = keys["full_attention" if _keeps_all(cache, layer) else "sliding_attention"]
+    q = query.squeeze(0).transpose(0, 1)
+    if block_table is not None:
+        if cache is not None:
+            group, index = cache.layer_index_to_group_indices[layer]
+            pages = [c[index].unflatten(0, (-1, cache.block_size)) for c in (cache.key_cache, cache.value_cache)]
+            block_table, trash = block_table[group], cache.write_trash_index
+        else:
+            pages, trash = [kwargs["k_cache"], kwargs["v_cache"]], 0
+        lengths = keys.diff()
+        _write(pages, key, value, block_table, lengths, trash)
+        out = functional.paged_attention(q, *pages, block_table, queries, lengths, **options)
+        return out.unsqueeze(0), None
+    if cache is not None:
+        k, v = cache.update(key, value, layer, kwargs["read_index"], kwargs["write_index"])
+    else:
+        k, v = (x.squeeze(0).transpose(0, 1) for x in (key, value))
+    if sliding_window is not None:
+        k, v, keys = _aligned(k, v, queries, keys, kwargs["position_ids"])
+    out = functional.varlen_attention(q, k, v, queries, keys, **options)
+    return out.unsqueeze(0), None
+
+
+def _keeps_all(cache: Any, layer: int) -> bool:
+    return bool(cache.sliding_windows[layer] == 1)
+
+
+def _write(
+    pages: list[Tensor], key: Tensor, value: Tensor, table: Tensor, lengths: Tensor, trash: int | Tensor
+) -> None:
+    """The new key and value of each sequence at its last position; those of padding rows where nobody reads."""
+    size = pages[0].shape[1]
+    last = (lengths - 1).clamp(min=0).long()
+    page = table.gather(1, (last // size)[:, None]).squeeze(1).long()
+    slot = torch.where((lengths > 0) & (page >= 0), page * size + last % size, trash)
+    for cached, new in zip(pages, (key, value), strict=True):
+        cached.flatten(0, 1).index_copy_(0, slot, new.squeeze(0).transpose(0, 1))
+
+
+def _aligned(
+    k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, position_ids: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys that start amid a segment, with rows before them that no query sees, so that segments begin as they should.
+
+    A cache that keeps a window gives the keys from some position on; what is before it is outside of all windows.
+    """
+    count = len(queries) - 1
+    new = queries.diff()
+    past = position_ids.flatten()[queries[:-1].clamp(max=position_ids.numel() - 1)]
+    first = torch.where(new > 0, past + new - keys.diff(), 0)
+    shift = torch.zeros_like(keys)
+    shift[1:] = (first % SEGMENT).cumsum(0)
+    moved = (keys + shift).to(torch.int32)
+    rows = torch.arange(k.shape[0] + SEGMENT * count, device=k.device)
+    sequence = torch.searchsorted(moved, rows, right=True).sub_(1).clamp_(max=count - 1)
+    source = (rows - shift[sequence + 1]).clamp(min=0, max=k.shape[0] - 1)
+    return k[source], v[source], moved
