@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from repkernels.contract import NAMES
-from repkernels.verify import catalogue, convolutions, golden, invariance, rows
+from repkernels.verify import attention, catalogue, convolutions, golden, invariance, rows
 
 # Checks of contractions under a contract.
-CONTRACTIONS = {"matmul": invariance, "conv": convolutions}
+CONTRACTIONS = {"matmul": invariance, "conv": convolutions, "attention": attention}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _golden(case: catalogue.Case, device: torch.device, engine: str | None) -> C
 
 
 def _invariances(op: str, contract: str, device: torch.device) -> Iterator[Check]:
-    for dtype in _dtypes(contract):
+    for dtype in _dtypes(op, contract):
         for name, check in CONTRACTIONS[op].checks(contract, device):
             yield Check(name, op, contract, dtype, functools.partial(check, contract, dtype, device))
 
@@ -107,8 +107,8 @@ def _row_invariances(op: str, device: torch.device) -> Iterator[Check]:
             yield Check(name, op, "", dtype, functools.partial(check, op, dtype, device))
 
 
-def _dtypes(contract: str) -> tuple[str, ...]:
+def _dtypes(op: str, contract: str) -> tuple[str, ...]:
     if contract == "native":
         return "bfloat16", "float16"
     single = ("float32", "bfloat16", "float16")
-    return (*single, "float64") if contract == "ordered" else single
+    return (*single, "float64") if contract == "ordered" and op != "attention" else single
