@@ -40,3 +40,10 @@ DIGITS_OF_B = (
     _plan((H, 0, 16), (H, 1, 8), (H, 2, 0), (2, 0, 8), (2, 1, 0)),
     _plan((H, 0, 24), (H, 1, 16), (H, 2, 8), (H, 3, 0), (2, 0, 16), (2, 1, 8), (2, 2, 0), (3, 0, 8), (3, 1, 0)),
 )
+# For S = 1..4 of A, with a single digit on B's side: the exact products of the whole numbers.
+ONE_DIGIT_OF_B = (
+    _plan((0, 0, 0)),
+    _plan((H, 0, 0)),
+    _plan((H, 0, 8), (2, 0, 0)),
+    _plan((H, 0, 16), (2, 0, 8), (3, 0, 0)),
+)

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from repkernels.cpu.blocks import blocks, flat, is_small
-from repkernels.cpu.fixed_products import DIGITS_OF_B, FEWEST
+from repkernels.cpu.fixed_products import DIGITS_OF_B, FEWEST, ONE_DIGIT_OF_B
 from repkernels.cpu.fixed_store import store_integers
 from repkernels.cpu.fixed_sum import LANES, SLAB, STEP, STRETCH, sum_block, sum_few_rows
 from repkernels.cpu.matmul_ordered import ordered
@@ -43,19 +43,20 @@ def fixed(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, digits: int, b
             known = None if b_digits is None else b_digits.scale[:, part]
             right = quantize(columns[:, part], digits, known)
         touched_columns.append(right.scale.numpy() & 1)
-        _product(left, right, k, None if bias is None else bias[part], out, start)
+        product(left, right, k, None if bias is None else bias[part], out, start)
     touched_rows = left.scale.numpy() & 1
     if touched_rows.any() or any(part.any() for part in touched_columns):
         ordered(a, b, bias, out, (touched_rows, np.concatenate(touched_columns, 1)))
 
 
-def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tensor, first: int) -> None:
-    """Stores columns `first`, ... of the result, one for each vector of `right`."""
+def product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tensor, first: int) -> None:
+    """Stores columns `first`, ... of the result, one for each vector of `right`, which may have a single digit."""
     digits, _, _, length = left.planes.shape
     batch, m, width = out.shape
     n = right.planes.shape[2]
     few, narrow = m <= FEW, NARROW[digits - 1]
-    plan = (DIGITS_OF_B if few else FEWEST)[digits - 1]
+    one = len(right.planes) == 1
+    plan = (ONE_DIGIT_OF_B if one else DIGITS_OF_B if few else FEWEST)[digits - 1]
     # Digits of one matrix of several lie apart by more than their own planes.
     a, b = (flat(x).array for x in (left.planes, right.planes))
     a_scales, b_scales = (x.numpy().reshape(-1) for x in (left.scale, right.scale))
@@ -104,7 +105,7 @@ def _product(left: Digits, right: Digits, k: int, bias: Tensor | None, out: Tens
             a_row,
             b_scales,
             b_row,
-            8 * max(0, digits - 2),
+            0 if one else 8 * max(0, digits - 2),
             offset,
             block.column,
             result.array,

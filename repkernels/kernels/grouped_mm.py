@@ -242,6 +242,6 @@ def _fixed(
     c = _choice(WINDOW16 if window16 else FIXED[S], T, G, 3 * S if window16 else S, a.device)
     window = LONGEST_INT32 // S // c.BK * c.BK
     launch(fixed_kernel, _grid(c, T, N, G), describe_digits(a_digits, c.BM, c.BK),
-           describe_digits(b_digits, c.BN, c.BK), a_digits.scale, b_digits.scale, offs, out, a, b, T, N, K, Kpad, G, *a.stride(), *b.stride(), *out.stride(),
-           S=S, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, GP=GP, WINDOW=window, WINDOWS=Kpad > window,
-           WINDOW16=window16, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
+           describe_digits(b_digits, c.BN, c.BK), a_digits.scale, b_digits.scale, offs, out, a, b, T, N, K, Kpad, G,
+           *a.stride(), *b.stride(), *out.stride(), S=S, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, GP=GP, WINDOW=window,
+           WINDOWS=Kpad > window, WINDOW16=window16, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip

@@ -46,6 +46,7 @@ from repkernels.nn.adaptive import AdaptiveLogSoftmaxWithLoss
 from repkernels.nn.convolutions import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from repkernels.nn.distances import CosineSimilarity, LocalResponseNorm, PairwiseDistance
 from repkernels.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from repkernels.nn.int8 import Int8Linear
 from repkernels.nn.losses import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -205,6 +206,7 @@ __all__ = [
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "Int8Linear",
     "KLDivLoss",
     "L1Loss",
     "LPPool1d",

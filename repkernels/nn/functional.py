@@ -58,6 +58,7 @@ from repkernels.ops.grid_sample import affine_grid, grid_sample
 from repkernels.ops.group_norm import group_norm
 from repkernels.ops.grouped_mm import grouped_mm
 from repkernels.ops.instance_norm import instance_norm
+from repkernels.ops.int8_linear import int8_linear, quantize_int8
 from repkernels.ops.interpolate import interpolate, upsample
 from repkernels.ops.layer_norm import add_layer_norm, layer_norm
 from repkernels.ops.local_response_norm import local_response_norm
@@ -170,6 +171,7 @@ __all__ = [
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
+    "int8_linear",
     "interpolate",
     "kl_div",
     "l1_loss",
@@ -207,6 +209,7 @@ __all__ = [
     "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
+    "quantize_int8",
     "relu",
     "relu6",
     "rms_norm",
