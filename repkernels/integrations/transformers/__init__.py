@@ -5,8 +5,8 @@
     model.generate(**inputs, do_sample=True, seed=1)
     model.generate_batch([prompt, another], generation_config, seed=[1, 2])
 
-`enable(model, contract)` makes the model's operations this library's, `disable(model)` transformers' again. `Manager` is
-the ContinuousBatchingManager of an enabled model, `Parameters` what a request is sampled by.
+`enable(model, contract)` makes the model's operations this library's, `disable(model)` transformers' again. `Manager`
+is the ContinuousBatchingManager of an enabled model, `Parameters` what a request is sampled by.
 """
 
 from repkernels.integrations.transformers.enabling import UnsupportedModel, disable, enable

@@ -1,7 +1,7 @@
 """Attention as transformers calls it: dense with any cache, packed with gathered pages, and from pages.
 
-A key's position is its index in its own sequence, so that left padding, chunks of a prompt, pages and caches that keep a
-window only give the same bits (SPEC.md, "Attention").
+A key's position is its index in its own sequence, so that left padding, chunks of a prompt, pages and caches that keep
+a window only give the same bits (SPEC.md, "Attention").
 """
 
 from typing import Any
@@ -94,8 +94,8 @@ def positions(
     batch_size: int,
     q_length: int,
     kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int | Tensor = 0,
+    q_offset: Any = 0,
+    kv_offset: Any = 0,
     mask_function: Any = causal_mask_function,
     attention_mask: Tensor | None = None,
     device: torch.device | str = "cpu",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from repkernels.contract import DEFAULTS, Contract, ContractLike, as_pair, get_contract, resolve
+from repkernels.contract import DEFAULTS, ContractLike, as_pair, get_contract, resolve
 from repkernels.integrations.transformers import attention, layers, versions
 from repkernels.integrations.transformers.families import FAMILIES, counterparts
 from repkernels.integrations.transformers.variants import Variant, original, variant
@@ -180,9 +180,10 @@ def _judge(module: torch.nn.Module) -> type | None:
         return ours
     if issubclass(ours, layers.Rotary):
         layers.check_rotary(module)
-    return variant(cls, ours)  # type: ignore[no-any-return]
+    made: type = variant(cls, ours)
+    return made
 
 
-def _uncounted(module: torch.nn.Module) -> bool:
+def _uncounted(module: Any) -> bool:
     """Whether a weight was made under inference_mode: it counts no versions, so nothing can be kept of it."""
     return any(p.is_inference() for p in module.parameters(recurse=False))

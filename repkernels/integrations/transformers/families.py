@@ -12,7 +12,7 @@ from repkernels.integrations.transformers import layers
 from repkernels.integrations.transformers.language_model import LanguageModel, SoftCappedLanguageModel
 from repkernels.integrations.transformers.variants import Variant
 
-# Modules of transformers.models, and how their classes' names begin. SmolLM2 is a Llama, Mistral's successors a Mistral.
+# Modules of transformers.models, and how their classes' names begin. SmolLM2 is a Llama.
 FAMILIES = {
     "llama": "Llama",
     "qwen2": "Qwen2",
@@ -78,4 +78,6 @@ def counterparts() -> dict[type, type | None]:
             found[module.Phi3MLP] = layers.FusedGatedMLP
         if family in ("gemma2", "gemma3"):
             found[getattr(module, f"{prefix}ForCausalLM")] = SoftCappedLanguageModel
+        if family == "gemma3":
+            del found[module.Gemma3Model]  # it sees images
     return found

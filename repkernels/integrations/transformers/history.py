@@ -13,7 +13,7 @@ from repkernels.ops.sample import PROMPT
 class History:
     """int32 (slots + 1, V): the counts of `repkernels.sampling`; the last slot belongs to nobody.
 
-    A request keeps its slot from its first new token on. Steps add what they sampled, so that the host need not know it.
+    A request keeps its slot from its first new token on. Steps add what they sampled: the host need not know it.
     """
 
     def __init__(self, slots: int, vocabulary: int, device: torch.device, stream: Any) -> None:

@@ -1,6 +1,7 @@
 """A causal language model whose layers are this library's: generation, continuous batching, the loss."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from repkernels.integrations.transformers.manager import Manager
 from repkernels.integrations.transformers.variants import Variant
 from repkernels.nn import functional
 from repkernels.ops.arithmetic import div
+
+# Its name since transformers 5.20, and before.
+_CACHE = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithPast)} else "past_key_values"
 
 
 class LanguageModel(Variant):
@@ -125,7 +129,7 @@ class SoftCappedLanguageModel(LanguageModel):
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
-            **{name: outputs[name] for name in ("past_key_values", "cache") if name in outputs},
+            **{_CACHE: outputs.get(_CACHE)},
         )
         return made if return_dict is not False else made.to_tuple()
 

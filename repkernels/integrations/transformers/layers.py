@@ -180,10 +180,10 @@ class Experts(Variant):
     _kept: tuple[Prepared, Prepared] | None = None
 
     def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        weights = (self.gate_up_proj, self.down_proj) if self._kept is None else self._kept
-        activation = ACTIVATION_NAMES[type(self.act_fn).__mro__[1]]
+        gate_up, down = (self.gate_up_proj, self.down_proj) if self._kept is None else self._kept
+        activation = next(name for ours, name in ACTIVATION_NAMES.items() if isinstance(self.act_fn, ours))
         return functional.moe(
-            hidden_states, top_k_index, top_k_weights, *weights, activation=activation, contract=self.contract
+            hidden_states, top_k_index, top_k_weights, gate_up, down, activation, contract=self.contract
         )
 
     def prepare(self: Any, keep: Keep | None) -> None:

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
@@ -51,7 +50,7 @@ class Manager(ContinuousBatchingManager):
             model, continuous_batching_config, workload_hints
         )
         # It would seed torch's generators, which nothing here draws from.
-        self.distributed_helper.set_tp_seed = lambda *_, **__: None
+        vars(self.distributed_helper)["set_tp_seed"] = lambda *_, **__: None
         self.requests = Requests(default)
         self.logit_processor = self.requests
         self.sampler = Sampler(self.requests, on_logits)
@@ -180,7 +179,8 @@ class Manager(ContinuousBatchingManager):
         room = self._longest - prompt
         if room < (new or 1):
             raise ValueError(
-                f"input_ids and max_new_tokens: {prompt} + {new or 1} tokens, but the model has {self._longest} positions"
+                f"input_ids and max_new_tokens: {prompt} + {new or 1} tokens, but the model has {self._longest} "
+                "positions"
             )
         return room if new is None else new
 
@@ -203,7 +203,7 @@ def _blocks_per_request(model: Any, config: ContinuousBatchingConfig, hints: Any
     sliding = "sliding_attention" in kinds if kinds is not None else getattr(text, "sliding_window", None) is not None
     if sliding:
         return 0
-    planned = copy.deepcopy(config)
+    planned: Any = copy.deepcopy(config)
     resolve_using_hints(planned, hints)
     resolve_without_hints(planned)
     return int(planned.max_blocks_per_request)

@@ -97,7 +97,7 @@ class Requests(ContinuousBatchingLogitsProcessorList):
         rest.copy_(torch.from_numpy(self._neutral).to(arg_storage.device).expand_as(rest))
         return arg_storage
 
-    def __call__(self, input_ids: Tensor, scores: Tensor, logits_processor_args: Tensor) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Tensor, logits_processor_args: Tensor) -> Tensor:
         self.arguments = logits_processor_args
         return scores
 

@@ -16,7 +16,7 @@ class Variant:
 
 
 @cache
-def variant(theirs: type, ours: type[Variant]) -> Any:
+def variant(theirs: Any, ours: Any) -> Any:
     """`theirs` with the methods of `ours` first. Its objects can be copied and pickled."""
 
     def reduce(self: Any, protocol: int) -> Any:
@@ -33,7 +33,7 @@ def variant(theirs: type, ours: type[Variant]) -> Any:
     return type(theirs.__name__, (ours, theirs), body)
 
 
-def _bare(theirs: type, ours: type[Variant]) -> Any:
+def _bare(theirs: type, ours: type) -> Any:
     cls = variant(theirs, ours)
     return cls.__new__(cls)
 

@@ -61,7 +61,7 @@ class UnsupportedVersion(ImportError):
 
 @cache
 def check() -> None:
-    """Raises UnsupportedVersion, naming everything that is missing, where the installed transformers is not supported."""
+    """Raises UnsupportedVersion, naming all that is missing, where the installed transformers is not supported."""
     version = transformers.__version__
     low, high = (".".join(map(str, v)) for v in TESTED)
     found = tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:2])
