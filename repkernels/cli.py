@@ -7,6 +7,7 @@ import typer
 
 from repkernels.audit.script import audit_command
 from repkernels.demo import demo_command
+from repkernels.verify.llm.command import llm_command
 from repkernels.verify.report import verify_command
 
 app = typer.Typer(
@@ -15,7 +16,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("verify")(verify_command)
+verify = typer.Typer(pretty_exceptions_enable=False)
+verify.callback(invoke_without_command=True)(verify_command)
+verify.command("llm")(llm_command)
+app.add_typer(verify, name="verify")
 app.command("demo")(demo_command)
 # What follows the script is the script's.
 app.command("audit", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(audit_command)

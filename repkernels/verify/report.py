@@ -18,6 +18,7 @@ from repkernels.verify.runner import Check, Outcome, checks, operations, run, sa
 
 
 def verify_command(
+    context: typer.Context,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")] = "",
     op: Annotated[str, typer.Option(help="Only this operation.")] = "",
     contract: Annotated[str, typer.Option(help="Only this contract.")] = "",
@@ -28,6 +29,8 @@ def verify_command(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write every result here.")] = None,
 ) -> None:
     """Proves on this device that results have the reference's bits, whatever batch, tile, engine or layout."""
+    if context.invoked_subcommand is not None:
+        return
     where = named_device(device)
     _refuse(op, contract)
     writable(json_file)
