@@ -12,8 +12,8 @@ from torch import Tensor
 
 from repkernels.kernels.attention_arguments import Call
 from repkernels.kernels.attention_native_segment import segment_of
-from repkernels.kernels.attention_rows import sequence, sequence_of
-from repkernels.kernels.attention_segments import merged, ratios, segments, store_rows
+from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence, sequence_of
+from repkernels.kernels.attention_segments import merged, ratios, reach, segments, store_rows
 from repkernels.kernels.configuration import processors
 from repkernels.kernels.launch import launch
 from repkernels.kernels.sizes import cdiv
@@ -42,35 +42,45 @@ def attention_parts_kernel(
     )
     r = tl.arange(0, BM)
     query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
-    valid = (query < count) & (r < SIZE * FOLD)
-    at = start + query
+    in_sequence = (query < count) & (r < SIZE * FOLD)
+    head = (block * FOLD * HKV) // HQ
+    memory = (row + query).to(tl.int64)
+    wide = tl.cast(batch, tl.int64)
+    k_head, v_head = k + tl.cast(head, tl.int64) * stride_kh, v + tl.cast(head, tl.int64) * stride_vh
     first = start + tile * SIZE
     last = tl.minimum(first + SIZE, start + count) - 1
-    begin, whole, whole_end, finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
-    from_ = begin + tl.program_id(0) % split * PART
-    finish = tl.minimum(finish, from_ + PART)
-    if (tile * SIZE < count) & (from_ < finish):
-        least = tl.maximum(low, first - left) if LEFT else low
-        stop = tl.minimum(end, last + right + 1) if RIGHT else end
-        head = (block * FOLD * HKV) // HQ
-        memory = (row + query).to(tl.int64)
-        wide, columns = tl.cast(batch, tl.int64), tl.arange(0, BE)
+    all_begin, whole, whole_end, all_finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
+    from_ = all_begin + tl.program_id(0) % split * PART
+    to = tl.minimum(all_finish, from_ + PART)
+    part = ((wide * L + memory) * HQ + heads) * COUNT - all_begin
+
+    # All rows at once, and where that will not do each by itself.
+    alone = tile * 0 - 1
+    more = (tile * SIZE < count) & (from_ < to)
+    while more:
+        in_tile, first, last, query_m, head_m = rows_of_pass(alone, tile, start, count, r, block, SIZE, FOLD)
+        valid = in_tile & in_sequence
+        least, stop = reach(start + query_m, low, end, left, right, LEFT, RIGHT)
+        lowest, _ = reach(first, low, end, left, right, LEFT, RIGHT)
+        _, highest = reach(last, low, end, left, right, LEFT, RIGHT)
+        mask_at = mask + wide * stride_mb + (row + query_m).to(tl.int64) * stride_ml + head_m.to(tl.int64) * stride_mh
+        columns, columns_v = tl.arange(0, BE), tl.arange(0, BEV)
         q_at = q + wide * stride_qb + memory * stride_ql + heads.to(tl.int64) * stride_qh
         qq = tl.load(q_at[:, None] + columns[None, :], mask=valid[:, None] & (columns < E)[None, :], other=0.0)
-        k_head, v_head = k + tl.cast(head, tl.int64) * stride_kh, v + tl.cast(head, tl.int64) * stride_vh
-        mask_at = mask + wide * stride_mb + memory * stride_ml + heads.to(tl.int64) * stride_mh
-        columns_v = tl.arange(0, BEV)
-        part = ((wide * L + memory) * HQ + heads) * COUNT - begin
         place = valid[:, None] & (columns_v < EV)[None, :]
-        for g in tl.range(from_, finish):
-            m, l, o = segment_of(
-                qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, k, v, batch, head, offset, b,
+        special = tile * 0
+        for g in tl.range(from_, to):
+            m, l, o, found = segment_of(
+                qq, g, least, stop, lowest, highest, valid, k_head, v_head, k, v, batch, head, offset, b,
                 table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
-                E, EV, PAGE, False, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, SIZE > 1 or MASK > 0, BE, BEV,
+                E, EV, PAGE, False, True, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, SIZE > 1 or MASK > 0, BE, BEV,
             )  # fmt: skip
             tl.store(parts + (part + g)[:, None] * EV + columns_v[None, :], o, mask=place)
             tl.store(sums + (part + g) * 2, m, mask=valid)
             tl.store(sums + (part + g) * 2 + 1, l, mask=valid)
+            special = tl.maximum(special, found)
+        more = next_pass(alone, special, BM)
+        alone += 1
 
 
 @triton.jit(do_not_specialize=["B", "L", "S", "tiles", "left", "right", "COUNT"])
@@ -111,7 +121,9 @@ def attention_merge_kernel(
                 g = part + i + j
                 tops = tops + (tl.load(sums + g * 2, mask=valid & there, other=float("-inf")),)
                 totals = totals + (tl.load(sums + g * 2 + 1, mask=valid & there, other=0.0),)
-                outs = outs + (tl.load(parts + g[:, None] * EV + columns[None, :], mask=place & there[:, None], other=0.0),)
+                outs = outs + (
+                    tl.load(parts + g[:, None] * EV + columns[None, :], mask=place & there[:, None], other=0.0),
+                )
             for j in tl.static_range(UNROLL):
                 m, x, y = ratios(m, tops[j], totals[j], NATIVE, True)
                 l, o = merged(l, totals[j], x, y), merged(o, outs[j], x[:, None], y[:, None])

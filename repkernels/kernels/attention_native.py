@@ -17,11 +17,12 @@ from repkernels.attention import Attention
 from repkernels.kernels.attention_arguments import Call, describable, describe, f32, in_bulk
 from repkernels.kernels.attention_decode import decode_native, tile_of_few
 from repkernels.kernels.attention_native_segment import segment_of
-from repkernels.kernels.attention_rows import sequence, sequence_of
+from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence, sequence_of
 from repkernels.kernels.attention_segments import (
     SEGMENT,
     merged,
     ratios,
+    reach,
     segments,
     store_rows,
     whole_pages,
@@ -48,64 +49,73 @@ def attention_native_kernel(
     batch, row, count, offset, low, end, start = sequence(
         b, queries, lengths, first_key, first_query, B, L, S, LAYOUT, FIRST_KEY, FIRST_QUERY
     )
-    if tile * SIZE < count:
-        r = tl.arange(0, BM)
-        query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
-        valid = (query < count) & (r < SIZE * FOLD)
-        at = start + query
-        first = start + tile * SIZE
-        last = tl.minimum(first + SIZE, start + count) - 1
+    DIFFER: tl.constexpr = SIZE > 1 or MASK > 0
+    r = tl.arange(0, BM)
+    query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
+    head = (block * FOLD * HKV) // HQ
+    memory = (row + query).to(tl.int64)
+    wide = tl.cast(batch, tl.int64)
+    k_head, v_head = k + tl.cast(head, tl.int64) * stride_kh, v + tl.cast(head, tl.int64) * stride_vh
+    mask_b = mask + wide * stride_mb
+
+    # All rows at once, and where that will not do each by itself.
+    alone = tile * 0 - 1
+    more = tile * SIZE < count
+    while more:
+        in_tile, first, last, query_m, head_m = rows_of_pass(alone, tile, start, count, r, block, SIZE, FOLD)
+        valid = in_tile & (query < count) & (r < SIZE * FOLD)
         begin, whole, whole_end, finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
         if MASK:
             whole, whole_end = begin, begin
         elif PAGE > 0:
             whole, whole_end = whole_pages(begin, whole, whole_end, b, table, stride_table, PAGE)
-        least = tl.maximum(low, first - left) if LEFT else low
-        stop = tl.minimum(end, last + right + 1) if RIGHT else end
+        least, stop = reach(start + query_m, low, end, left, right, LEFT, RIGHT)
+        lowest, _ = reach(first, low, end, left, right, LEFT, RIGHT)
+        _, highest = reach(last, low, end, left, right, LEFT, RIGHT)
+        mask_at = mask_b + (row + query_m).to(tl.int64) * stride_ml + head_m.to(tl.int64) * stride_mh
 
-        head = (block * FOLD * HKV) // HQ
-        memory = (row + query).to(tl.int64)
-        wide, columns = tl.cast(batch, tl.int64), tl.arange(0, BE)
+        columns = tl.arange(0, BE)
         q_at = q + wide * stride_qb + memory * stride_ql + heads.to(tl.int64) * stride_qh
         qq = tl.load(q_at[:, None] + columns[None, :], mask=valid[:, None] & (columns < E)[None, :], other=0.0)
-        k_head, v_head = k + tl.cast(head, tl.int64) * stride_kh, v + tl.cast(head, tl.int64) * stride_vh
-        mask_at = mask + wide * stride_mb + memory * stride_ml + heads.to(tl.int64) * stride_mh
-        DIFFER: tl.constexpr = SIZE > 1 or MASK > 0
-
         m = tl.full((BM,), float("-inf"), tl.float32)
         l = tl.zeros((BM,), tl.float32)
         o = tl.zeros((BM, BEV), tl.float32)
+        special = tile * 0
         if LEFT or FIRST_KEY:
             for g in tl.range(begin, whole, num_stages=1):
-                m_seg, l_seg, o_seg = segment_of(
-                    qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, keys, values, batch, head,
-                    offset, b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk,
-                    factor, inner, E, EV, PAGE, DESCRIBED, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
+                m_seg, l_seg, o_seg, found = segment_of(
+                    qq, g, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
+                    b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                    E, EV, PAGE, DESCRIBED, True, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
                 )  # fmt: skip
-                m, a, b_ = ratios(m, m_seg, l_seg, True, True)
-                l, o = merged(l, l_seg, a, b_), merged(o, o_seg, a[:, None], b_[:, None])
+                m, x, y = ratios(m, m_seg, l_seg, True, True)
+                l, o = merged(l, l_seg, x, y), merged(o, o_seg, x[:, None], y[:, None])
+                special = tl.maximum(special, found)
         if not MASK:
             for g in tl.range(whole, whole_end):
-                m_seg, l_seg, o_seg = segment_of(
-                    qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, keys, values, batch, head,
-                    offset, b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk,
-                    factor, inner, E, EV, PAGE, DESCRIBED, False, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
+                m_seg, l_seg, o_seg, found = segment_of(
+                    qq, g, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
+                    b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                    E, EV, PAGE, DESCRIBED, False, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
                 )  # fmt: skip
-                m, a, b_ = ratios(m, m_seg, l_seg, True, False)
-                l, o = merged(l, l_seg, a, b_), merged(o, o_seg, a[:, None], b_[:, None])
+                m, x, y = ratios(m, m_seg, l_seg, True, False)
+                l, o = merged(l, l_seg, x, y), merged(o, o_seg, x[:, None], y[:, None])
         for g in tl.range(whole_end, finish, num_stages=1):
-            m_seg, l_seg, o_seg = segment_of(
-                qq, g, at, valid, low, end, least, stop, left, right, k_head, v_head, keys, values, batch, head,
-                offset, b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk,
-                factor, inner, E, EV, PAGE, DESCRIBED, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
+            m_seg, l_seg, o_seg, found = segment_of(
+                qq, g, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
+                b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                E, EV, PAGE, DESCRIBED, True, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
             )  # fmt: skip
-            m, a, b_ = ratios(m, m_seg, l_seg, True, True)
-            l, o = merged(l, l_seg, a, b_), merged(o, o_seg, a[:, None], b_[:, None])
+            m, x, y = ratios(m, m_seg, l_seg, True, True)
+            l, o = merged(l, l_seg, x, y), merged(o, o_seg, x[:, None], y[:, None])
+            special = tl.maximum(special, found)
 
         columns_v = tl.arange(0, BEV)
         out_at = out + wide * stride_ob + memory * stride_ol + heads.to(tl.int64) * stride_oh
         lse_at = lse + wide * stride_lb + heads.to(tl.int64) * stride_lh + memory
         store_rows(m, l, o, valid, out_at, stride_oe, lse_at, sinks, heads, columns_v, EV, True, LSE, SINKS)
+        more = next_pass(alone, special, BM)
+        alone += 1
 
 
 LOG2_E_64 = math.log2(math.e)

@@ -16,29 +16,11 @@ from repkernels.kernels.attention_segments import (
 
 
 @triton.jit
-def not_finite(v):
-    """Where bf16 or fp16 v is infinite or NaN."""
+def holds_special(v):
+    """1 if bf16 or fp16 v (128, E) holds an infinity or NaN, otherwise 0."""
     exponent: tl.constexpr = 0x7F80 if v.dtype == tl.bfloat16 else 0x7C00
-    return (v.to(tl.int16, bitcast=True) & exponent) == exponent
-
-
-@triton.jit
-def weighted(p, v, sees, DIFFER: tl.constexpr):
-    """The product of weights p (M, 128) with v (128, E). DIFFER: rows may see different keys, those that `sees` says.
-
-    A weight of +0 does not hide an infinity, so where v is not finite each row is multiplied with what it sees of v.
-    """
-    weights = p.to(v.dtype)
-    o = tl.dot(weights, v)
-    if DIFFER:
-        special = not_finite(v)
-        if tl.max(tl.max(special.to(tl.int32), 1), 0) > 0:
-            rows = tl.arange(0, p.shape[0])[:, None]
-            for r in range(p.shape[0]):
-                by_row = tl.max(tl.where(rows == r, sees, False).to(tl.int32), 0) > 0
-                visible = tl.where(by_row[:, None] | (special == 0), v, 0.0)
-                o = tl.where(rows == r, tl.dot(weights, visible.to(v.dtype)), o)
-    return o
+    special = (v.to(tl.int16, bitcast=True) & exponent) == exponent
+    return tl.max(tl.max(special.to(tl.int32), 1), 0)
 
 
 @triton.jit
@@ -53,16 +35,17 @@ def scores(x, factor, inner, NEGATE: tl.constexpr, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def segment_of(
-    q, g, at, valid, low, end, least, stop, left, right, k, v, keys, values, batch, head, offset, b, table,
+    q, g, least, stop, lowest, highest, valid, k, v, keys, values, batch, head, offset, b, table,
     stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask, stride_mk, factor, inner,
-    E: tl.constexpr, EV: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    E: tl.constexpr, EV: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr, ALL: tl.constexpr,
     MASK: tl.constexpr, NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, DIFFER: tl.constexpr, BE: tl.constexpr,
     BEV: tl.constexpr,
 ):  # fmt: skip
-    """(m, l, o) of segment g for rows q (M, BE) at positions `at` (M,).
+    """(m, l, o, special) of segment g for rows q (M, BE) that see positions from least to stop (M,).
 
     k, v: pointers to the KV head; keys, values: descriptors, if DESCRIBED. mask: (M,) pointers to the rows of the mask.
-    least, stop: no row sees a key below or from there on. DIFFER: rows may see different keys.
+    lowest, highest: no row sees a key below or from there on. ALL: no least is above 0. DIFFER: rows may see different keys; then `special` says that
+    o is not to be used if there is an infinity or NaN in v, which a weight of +0 does not hide.
     """
     position = g * SEGMENT + tl.arange(0, SEGMENT)
     sees = position[None, :] >= 0
@@ -72,7 +55,7 @@ def segment_of(
     else:
         there = position >= 0
         if MASKED:
-            there = (position >= least) & (position < stop)
+            there = (position >= lowest) & (position < highest)
         if PAGE > 0:
             page = pages_of(position, there, b, table, stride_table, PAGE)
             k_at = paged_places(position, page, stride_kb, stride_ks, PAGE)
@@ -87,7 +70,9 @@ def segment_of(
         if MASKED:
             kk = tl.load(k_at, mask=there[:, None] & (ke < E)[None, :], other=0.0)
             vv = tl.load(v_at, mask=there[:, None] & (ve < EV)[None, :], other=0.0)
-            sees = there[None, :] & seen(at[:, None], position[None, :], low, end, left, right, LEFT, RIGHT)
+            sees = seen(position, least, stop, ALL)
+            if PAGE > 0:
+                sees = sees & there[None, :]
         elif BE == E and BEV == EV:
             kk, vv = tl.load(k_at), tl.load(v_at)
         else:
@@ -104,5 +89,11 @@ def segment_of(
             sees = sees & (shift != float("-inf"))
             x = tl.fma(x, factor, shift * LOG2_E)
             factor = 1.0
+        if MASKED:
+            by_any = tl.max(sees.to(tl.int32), 0) > 0
+            vv = tl.where(by_any[:, None], vv, tl.zeros_like(vv))
     m, p, l = weigh(x, factor, sees, True, MASKED)
-    return m, l, weighted(p, vv, sees, DIFFER and MASKED)
+    special = 0
+    if DIFFER and MASKED:
+        special = holds_special(vv)
+    return m, l, tl.dot(p.to(vv.dtype), vv), special

@@ -13,9 +13,7 @@ from repkernels.kernels.attention_segments import DENSE, PACKED
 
 
 @triton.jit
-def sequence_of(
-    item, queries, tiles, B, HEADS, SIZE: tl.constexpr, LAYOUT: tl.constexpr, LENGTH: tl.constexpr
-):
+def sequence_of(item, queries, tiles, B, HEADS, SIZE: tl.constexpr, LAYOUT: tl.constexpr, LENGTH: tl.constexpr):
     """(sequence, block of heads of HEADS, tile within the sequence) of item: tiles fastest, then heads.
 
     SIZE: queries of a tile. tiles: of a dense sequence, or of all sequences. LENGTH: a power of two above B. Dense tiles
@@ -66,3 +64,21 @@ def sequence(
         end = tl.where(last, 0, end)
         start = end - rows
     return batch, row, rows, offset, low, end, start
+
+
+@triton.jit
+def rows_of_pass(alone, tile, start, count, r, block, SIZE: tl.constexpr, FOLD: tl.constexpr):
+    """Which of rows r a pass computes, the first and last position of its queries, and the queries and heads whose
+    visibility rows take: their own, or in the pass of one row `alone`, if not negative, all take that row's."""
+    together = alone < 0
+    query = tile * SIZE + tl.where(together, r, alone) // FOLD
+    head = block * FOLD + tl.where(together, r, alone) % FOLD
+    first = start + tile * SIZE + tl.where(together, 0, alone // FOLD)
+    last = tl.where(together, tl.minimum(start + (tile + 1) * SIZE, start + count) - 1, first)
+    return tl.where(together, r >= 0, r == alone), first, last, query, head
+
+
+@triton.jit
+def next_pass(alone, special, M: tl.constexpr):
+    """Whether another pass follows: rows by themselves, if the first pass found what must not be multiplied by +0."""
+    return tl.where(alone < 0, special > 0, alone + 1 < M)

@@ -21,14 +21,25 @@ NO_MASK, BOOL_MASK, FLOAT_MASK = tl.constexpr(0), tl.constexpr(1), tl.constexpr(
 
 
 @triton.jit
-def seen(query, key, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Whether the query at a position sees the key at a position, masks apart. left, right: the window, where LEFT and
-    RIGHT say that it has that border; a causal one ends at right = 0."""
-    sees = (key >= low) & (key < end)
+def reach(query, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """(least, stop): a query at a position sees the keys at positions from least to stop, masks apart.
+
+    left, right: the window, where LEFT and RIGHT say that it has that border; a causal one ends at right = 0.
+    """
+    least, stop = query * 0 + low, query * 0 + end
     if LEFT:
-        sees = sees & (key >= query - left)
+        least = tl.maximum(least, query - left)
     if RIGHT:
-        sees = sees & (key <= query + right)
+        stop = tl.minimum(stop, query + right + 1)
+    return least, stop
+
+
+@triton.jit
+def seen(position, least, stop, ALL: tl.constexpr):
+    """(rows, keys): whether a row that sees positions from least to stop sees that of a key. ALL: no least is above 0."""
+    sees = position[None, :] < stop[:, None]
+    if not ALL:
+        sees = sees & (position[None, :] >= least[:, None])
     return sees
 
 
