@@ -24,9 +24,9 @@ from repkernels.kernels.matmul_nonfinite import sign_class
 
 
 @triton.jit
-def rows_at(base, places, there, columns, stride, WIDTH: tl.constexpr):
+def rows_at(base, places, there, columns, WIDTH: tl.constexpr):
     """The rows at base + places (R,), fp32; zeros where not `there` and from column WIDTH on."""
-    at = base + places[:, None] + (columns.to(tl.int64) * stride)[None, :]
+    at = base + places[:, None] + columns[None, :]
     return tl.load(at, mask=there[:, None] & (columns < WIDTH)[None, :], other=0.0).to(tl.float32)
 
 
@@ -50,30 +50,30 @@ def prepared(x, S: tl.constexpr, SLOTS: tl.constexpr):
 
 
 @triton.jit
-def chains(base_a, a, in_a, stride_a, base_b, b, in_b, stride_b, WIDTH: tl.constexpr):
+def chains(base_a, a, in_a, base_b, b, in_b, WIDTH: tl.constexpr):
     """Contractions of rows as chains written out, for GPUs whose fp32 products of tiles have another order."""
     t = tl.zeros((a.shape[0], b.shape[0]), tl.float32)
     for k in range(WIDTH):
-        x = tl.load(base_a + a + tl.cast(k, tl.int64) * stride_a, mask=in_a, other=0.0).to(tl.float32)
-        y = tl.load(base_b + b + tl.cast(k, tl.int64) * stride_b, mask=in_b, other=0.0).to(tl.float32)
+        x = tl.load(base_a + a + k, mask=in_a, other=0.0).to(tl.float32)
+        y = tl.load(base_b + b + k, mask=in_b, other=0.0).to(tl.float32)
         t = tl.fma(tl.broadcast_to(x[:, None], t.shape), tl.broadcast_to(y[None, :], t.shape), t)
     return t
 
 
 @triton.jit
 def of_rows(
-    digits, e, odd, base_a, a, in_a, stride_a, base_b, b, in_b, stride_b, columns,
+    digits, e, odd, base_a, a, in_a, base_b, b, in_b, columns,
     WIDTH: tl.constexpr, S: tl.constexpr, SLOTS: tl.constexpr, WRITTEN: tl.constexpr,
 ):  # fmt: skip
     """r (M, N) of the first operand, `prepared` from the rows at base_a + a, and the rows at base_b + b."""
     if S == 0:
         if WRITTEN:
-            r = chains(base_a, a, in_a, stride_a, base_b, b, in_b, stride_b, WIDTH)
+            r = chains(base_a, a, in_a, base_b, b, in_b, WIDTH)
         else:
-            y = rows_at(base_b, b, in_b, columns, stride_b, WIDTH)
+            y = rows_at(base_b, b, in_b, columns, WIDTH)
             r = tl.dot(digits[0], tl.trans(y), input_precision="ieee", out_dtype=tl.float32)
     else:
-        q, e_b, odd_b = digits_of_rows(rows_at(base_b, b, in_b, columns, stride_b, WIDTH), S)
+        q, e_b, odd_b = digits_of_rows(rows_at(base_b, b, in_b, columns, WIDTH), S)
         y = transposed(digits16(q, S), S)
         if SLOTS == 0:
             r = products(digits, y, S)
@@ -82,14 +82,14 @@ def of_rows(
         r = ldexp(r, e[:, None] + e_b[None, :] + SHIFT_OF[S])
         if tl.max(odd, 0) + tl.max(odd_b, 0) > 0:
             # Rare, so the operands are read again rather than kept.
-            first = rows_at(base_a, a, in_a, columns, stride_a, WIDTH)
-            second = rows_at(base_b, b, in_b, columns, stride_b, WIDTH)
+            first = rows_at(base_a, a, in_a, columns, WIDTH)
+            second = rows_at(base_b, b, in_b, columns, WIDTH)
             r = with_classes(r, first, tl.trans(second))
     return r
 
 
 @triton.jit
-def over_rows(p, sees, base, places, there, columns, stride, WIDTH: tl.constexpr, CLASSES: tl.constexpr):
+def over_rows(p, sees, base, places, there, columns, WIDTH: tl.constexpr, CLASSES: tl.constexpr):
     """Weights p (M, K) with the rows at base + places, one row at a time, over those that `sees` (M, K) admits.
 
     An FMA chain; CLASSES: of the signs of finite elements, of which only what is not finite counts.
@@ -101,7 +101,7 @@ def over_rows(p, sees, base, places, there, columns, stride, WIDTH: tl.constexpr
         here = index == j
         row = base + tl.sum(tl.where(here, places, 0), 0)
         width = WIDTH * tl.sum((here & there).to(tl.int32), 0)
-        y = tl.load(row + columns.to(tl.int64) * stride, mask=columns < width, other=0.0).to(tl.float32)
+        y = tl.load(row + columns, mask=columns < width, other=0.0).to(tl.float32)
         x = tl.sum(tl.where(here[None, :], bits, 0), 1).to(tl.float32, bitcast=True)
         seen = tl.sum((here[None, :] & sees).to(tl.int32), 1) > 0
         if CLASSES:
@@ -114,14 +114,14 @@ def over_rows(p, sees, base, places, there, columns, stride, WIDTH: tl.constexpr
 
 @triton.jit
 def of_weights(
-    p, sees, base, places, there, columns, stride, WIDTH: tl.constexpr, S: tl.constexpr, SLOTS: tl.constexpr,
+    p, sees, base, places, there, columns, WIDTH: tl.constexpr, S: tl.constexpr, SLOTS: tl.constexpr,
     WRITTEN: tl.constexpr,
 ):  # fmt: skip
     """r (M, N) of weights p (M, K), +0 where not `sees`, and the rows at base + places, K <= 256."""
     if S == 0 and WRITTEN:
-        r = over_rows(p, sees, base, places, there, columns, stride, WIDTH, False)
+        r = over_rows(p, sees, base, places, there, columns, WIDTH, False)
     else:
-        y = rows_at(base, places, there, columns, stride, WIDTH)
+        y = rows_at(base, places, there, columns, WIDTH)
         if S == 0:
             r = tl.dot(p, y, input_precision="ieee", out_dtype=tl.float32)
             odd = tl.max((~is_finite(y)).to(tl.int32), 1)
@@ -136,7 +136,7 @@ def of_weights(
             odd = tl.maximum(odd, tl.max(tl.max((~is_finite(p)).to(tl.int32), 1), 0))
         if tl.max(odd, 0) > 0:
             # An unseen weight of +0 would meet an infinity or a NaN.
-            other = over_rows(p, sees, base, places, there, columns, stride, WIDTH, S > 0)
+            other = over_rows(p, sees, base, places, there, columns, WIDTH, S > 0)
             if S == 0:
                 r = other
             else:
