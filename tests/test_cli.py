@@ -105,7 +105,7 @@ def test_versions_agree() -> None:
     ],
 )
 def test_what_proves_nothing_or_can_not_be_kept_is_refused(arguments):
-    done = subprocess.run([sys.executable, "-m", "repkernels", *arguments], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "Invalid value" in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert "Invalid value" in done.output
+    assert "Traceback" not in done.output
