@@ -26,7 +26,7 @@ from repkernels.ops.activations import (
     tanhshrink,
     threshold,
 )
-from repkernels.ops.attention import multi_head_attention_forward, scaled_dot_product_attention
+from repkernels.ops.attention import paged_attention, scaled_dot_product_attention, varlen_attention
 from repkernels.ops.avg_pool import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -102,6 +102,7 @@ from repkernels.ops.max_pool import (
 )
 from repkernels.ops.max_unpool import max_unpool1d, max_unpool2d, max_unpool3d
 from repkernels.ops.moe import moe, topk_router
+from repkernels.ops.multi_head_attention import multi_head_attention_forward
 from repkernels.ops.nll_loss import nll_loss
 from repkernels.ops.pad import pad
 from repkernels.ops.relu import relu
@@ -204,6 +205,7 @@ __all__ = [
     "nll_loss",
     "normalize",
     "pad",
+    "paged_attention",
     "pairwise_distance",
     "pixel_shuffle",
     "pixel_unshuffle",
@@ -236,6 +238,7 @@ __all__ = [
     "triplet_margin_with_distance_loss",
     "unfold",
     "upsample",
+    "varlen_attention",
 ]
 
 
