@@ -368,6 +368,27 @@ def test_disable_restores_the_stock_model() -> None:
     assert disable(model) is model
 
 
+def test_prepared_weights_change_no_bit() -> None:
+    """Kept digits and projections put together, also after weights have changed or moved to another type."""
+    ids = torch.tensor([prompt(15)])
+    options: dict[str, Any] = {"attention_bias": True}
+    models = [enable(make("llama", **options), "fixed16", prepare=p) for p in (True, "scales", False)]
+    with torch.no_grad():
+        for change in (lambda m: None, _shrink, lambda m: m.to(torch.bfloat16), lambda m: enable(m, "fixed24")):
+            for model in models:
+                change(model)
+            found = [model(ids).logits for model in models]
+            assert torch.equal(found[0], found[2])
+            assert torch.equal(found[1], found[2])
+    assert type(models[0].model.layers[0].self_attn.k_proj).__name__ == "SharedLinear"
+
+
+def _shrink(model: Any) -> None:
+    model.model.layers[1].self_attn.k_proj.weight.mul_(0.3)
+    model.model.layers[0].mlp.up_proj.weight.copy_(model.model.layers[1].mlp.gate_proj.weight)
+    model.model.layers[0].self_attn.v_proj.bias.fill_(0.25)
+
+
 def test_training() -> None:
     """Loss and gradients are close to the stock model's, and the same again; padding changes no gradient."""
     ids = torch.tensor([prompt(17), prompt(17, 1)])

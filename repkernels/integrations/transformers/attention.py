@@ -194,16 +194,20 @@ def paged(
             block_table, trash = block_table[group], cache.write_trash_index
         else:
             pages, trash = [kwargs["k_cache"], kwargs["v_cache"]], 0
-        lengths = keys.diff()
-        _write(pages, key, value, block_table, lengths, trash)
-        out = functional.paged_attention(q, *pages, block_table, queries, lengths, **options)
+        table = block_table
+        lengths, slots = _once(layer, queries, table, lambda: _slots(keys, table, pages[0].shape[1], trash))
+        for cached, new in zip(pages, (key, value), strict=True):
+            cached.flatten(0, 1).index_copy_(0, slots, new.squeeze(0).transpose(0, 1))
+        out = functional.paged_attention(q, pages[0], pages[1], table, queries, lengths, **options)
         return out.unsqueeze(0), None
     if cache is not None:
         k, v = cache.update(key, value, layer, kwargs["read_index"], kwargs["write_index"])
     else:
         k, v = (x.squeeze(0).transpose(0, 1) for x in (key, value))
     if sliding_window is not None:
-        k, v, keys = _aligned(k, v, queries, keys, kwargs["position_ids"])
+        count = k.shape[0]
+        rows, keys = _once(layer, queries, keys, lambda: _aligned(count, queries, keys, kwargs["position_ids"]))
+        k, v = k[rows], v[rows]
     out = functional.varlen_attention(q, k, v, queries, keys, **options)
     return out.unsqueeze(0), None
 
@@ -212,33 +216,41 @@ def _keeps_all(cache: Any, layer: int) -> bool:
     return bool(cache.sliding_windows[layer] == 1)
 
 
-def _write(
-    pages: list[Tensor], key: Tensor, value: Tensor, table: Tensor, lengths: Tensor, trash: int | Tensor
-) -> None:
-    """The new key and value of each sequence at its last position; those of padding rows where nobody reads."""
-    size = pages[0].shape[1]
+def _once(layer: int, queries: Tensor, key: Tensor, make: Any) -> Any:
+    """What is the same for all layers of a forward pass, kept at a tensor of it, per group of layers.
+
+    The first layer always makes it: during the capture of a CUDA graph the tensors are those of the pass before.
+    """
+    kept = vars(queries).setdefault("_repkernels_once", {})
+    if layer == 0:
+        kept.clear()
+    place = key.data_ptr()
+    if place not in kept:
+        kept[place] = make()
+    return kept[place]
+
+
+def _slots(keys: Tensor, table: Tensor, size: int, trash: int | Tensor) -> tuple[Tensor, Tensor]:
+    """The length of each sequence, and where its new key is written; that of padding rows where nobody reads."""
+    lengths = keys.diff()
     last = (lengths - 1).clamp(min=0).long()
     page = table.gather(1, (last // size)[:, None]).squeeze(1).long()
-    slot = torch.where((lengths > 0) & (page >= 0), page * size + last % size, trash)
-    for cached, new in zip(pages, (key, value), strict=True):
-        cached.flatten(0, 1).index_copy_(0, slot, new.squeeze(0).transpose(0, 1))
+    return lengths, torch.where((lengths > 0) & (page >= 0), page * size + last % size, trash)
 
 
-def _aligned(
-    k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, position_ids: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys that start amid a segment, with rows before them that no query sees, so that segments begin as they should.
+def _aligned(count: int, queries: Tensor, keys: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows to take of `count` packed keys, and where each sequence's are then: segments begin as they should.
 
-    A cache that keeps a window gives the keys from some position on; what is before it is outside of all windows.
+    A cache that keeps a window gives the keys from some position on, amid a segment. Rows are put before them that no
+    query sees, being outside of all windows.
     """
-    count = len(queries) - 1
+    sequences = len(queries) - 1
     new = queries.diff()
     past = position_ids.flatten()[queries[:-1].clamp(max=position_ids.numel() - 1)]
     first = torch.where(new > 0, past + new - keys.diff(), 0)
     shift = torch.zeros_like(keys)
     shift[1:] = (first % SEGMENT).cumsum(0)
     moved = (keys + shift).to(torch.int32)
-    rows = torch.arange(k.shape[0] + SEGMENT * count, device=k.device)
-    sequence = torch.searchsorted(moved, rows, right=True).sub_(1).clamp_(max=count - 1)
-    source = (rows - shift[sequence + 1]).clamp(min=0, max=k.shape[0] - 1)
-    return k[source], v[source], moved
+    rows = torch.arange(count + SEGMENT * sequences, device=keys.device)
+    sequence = torch.searchsorted(moved, rows, right=True).sub_(1).clamp_(max=sequences - 1)
+    return (rows - shift[sequence + 1]).clamp(min=0, max=count - 1), moved

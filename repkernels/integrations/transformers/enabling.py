@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from repkernels.contract import DEFAULTS, ContractLike, as_pair, get_contract, resolve
 from repkernels.integrations.transformers import attention, layers, versions
 from repkernels.integrations.transformers.families import FAMILIES, counterparts
+from repkernels.integrations.transformers.sharing import SharedLinear, separate, share
 from repkernels.integrations.transformers.variants import Variant, original, variant
 from repkernels.nn import Linear
 from repkernels.nn.conversion import _chosen
@@ -55,7 +56,9 @@ def enable(
     contracts: contracts by patterns of module paths, as for `repkernels.convert`: {"lm_head": "fixed24"}.
     prepare: whether linear layers and experts keep the digits of their weights (`nn.Linear.prepare`): True or "digits"
         for speed (S bytes per element beside the weight: 2 under `fixed16`), "scales" for memory, False for neither.
-        A model in training mode keeps none. Changed weights are noticed as `repkernels.prepare` says. No bit changes.
+        Unless it is False, projections of one input (q, k and v, gate and up) become one product without gradients,
+        their weights being moved together. A model in training mode is left as it is. Changed weights are noticed as
+        `repkernels.prepare` says. No bit changes.
 
     Then `generate`, `generate_batch` and `init_continuous_batching` give a prompt the same tokens and logits whatever
     shares its batch: padding on the left, chunks, pages, shared prefixes, preemption, CUDA graphs. Tokens are sampled
@@ -106,6 +109,8 @@ def enable(
     if model.config._attn_implementation not in (attention.DENSE, attention.PAGED):
         model.__dict__[_ORIGINAL] = model.config._attn_implementation
     for module, cls in classes.items():
+        if isinstance(module, SharedLinear):
+            separate(module)
         module.__class__ = cls
     model.config._attn_implementation = attention.DENSE
     keep: Keep | None = "digits" if prepare is True else prepare or None
@@ -113,13 +118,31 @@ def enable(
         module.contract = pair or everywhere  # type: ignore[assignment]
         if isinstance(module, (Linear, layers.Experts)):
             module.prepare(None if model.training or _uncounted(module) else keep)
+    if prepare and not model.training:
+        for module in paths:
+            for together in _SHARED.get(_mixin(module), ()):
+                if all(hasattr(module, name) for name in together):
+                    share([getattr(module, name) for name in together], keep)
     return model
+
+
+# Projections of one input.
+_SHARED: dict[type, tuple[tuple[str, ...], ...]] = {
+    layers.Attention: (("q_proj", "k_proj", "v_proj"),),
+    layers.GatedMLP: (("gate_proj", "up_proj"),),
+}
+
+
+def _mixin(module: torch.nn.Module) -> Any:
+    return next((k for k in _SHARED if isinstance(module, k)), None)
 
 
 def disable(model: Model) -> Model:
     """Makes a model that was enabled a stock one again, in place, and returns it; another one stays as it is."""
     implementation = model.__dict__.pop(_ORIGINAL, None)
     for module in model.modules():
+        if isinstance(module, SharedLinear) and implementation is not None:
+            separate(module)
         theirs = original(module) or _TORCHS.get(type(module))
         if implementation is not None and theirs is not None:
             module.__class__ = theirs
@@ -166,18 +189,20 @@ def _of_model(model: PreTrainedModel) -> list[str]:
 
 def _judge(module: torch.nn.Module) -> type | None:
     """The class that the module is to have, None to leave it. Raises NotCovered."""
-    cls = original(module) or _TORCHS.get(type(module), type(module))
+    found = Linear if isinstance(module, SharedLinear) else type(module)
+    cls = original(module) or _TORCHS.get(found, found)
     if "forward" in vars(module):
         raise layers.NotCovered(
             "it has a forward of its own on the instance, as accelerate's hooks and kernels put one"
         )
     if cls not in counterparts():
         raise layers.NotCovered(f"{cls.__name__} has arithmetic that is not covered")
-    ours = counterparts()[cls]
+    ours: Any = counterparts()[cls]
     if isinstance(module, torch.nn.Embedding) and (module.max_norm is not None or module.sparse):
         raise layers.NotCovered("max_norm and sparse are not supported")
     if ours is None or not issubclass(ours, Variant):
-        return ours
+        kept: type | None = ours
+        return kept
     if issubclass(ours, layers.Rotary):
         layers.check_rotary(module)
     made: type = variant(cls, ours)
