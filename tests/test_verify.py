@@ -119,7 +119,7 @@ def test_golden_cases(op, device):
 
 
 INVARIANCES = {"batches", "layouts", "prepared", "threads", "configurations", "engines"}
-INVARIANCES |= {"chunks", "pages", "padding", "masks", "gradients"}
+INVARIANCES |= {"chunks", "pages", "padding", "masks", "gradients", "tiles"}
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -206,6 +206,27 @@ def threads(contract: str, dtype: str, device: torch.device) -> str | None:
     return None
 
 
+def tiles(contract: str, dtype: str, device: torch.device) -> str | None:
+    """`native`: any tile, and keys of one row that no programs share, give the bits that the launcher's choice has."""
+    from triton.runtime.errors import OutOfResources
+
+    from repkernels.kernels.attention_native import TILES, Tile, use_tile
+
+    for form in FORMS:
+        x = _whole(form, contract, dtype, device)
+        length = len(x.q)
+        for tile in dict.fromkeys((*TILES.values(), Tile(16, 4, 2), Tile(64, 4, 2))):
+            for start in (0, 130, length - 1):
+                try:
+                    with use_tile(tile):
+                        found = _packed(x, [(length - start, length)])[0]
+                except OutOfResources:
+                    continue
+                if message := difference(found, x.out[start:]):
+                    return f"{form.name}, {tile}, rows from {start}: {message}"
+    return None
+
+
 def checks(contract: str, device: torch.device) -> Iterator[tuple[str, Check]]:
     """The checks that concern a contract on a device."""
     yield "batches", batches
@@ -217,6 +238,8 @@ def checks(contract: str, device: torch.device) -> Iterator[tuple[str, Check]]:
     yield "layouts", layouts
     if device.type == "cpu":
         yield "threads", threads
+    elif contract == "native":
+        yield "tiles", tiles
 
 
 def _whole(form: Form, contract: str, dtype: str, device: torch.device) -> Whole:
