@@ -255,7 +255,9 @@ def _whole(form: Form, contract: str, dtype: str, device: torch.device) -> Whole
 
 
 def _varlen(operands: list[Tensor], sizes: list[tuple[int, int]], options: dict[str, Any]) -> Tensor:
-    return functional.varlen_attention(*operands, *_ends(sizes, operands[0].device), **options)
+    q, k, v = operands
+    queries, keys = _ends(sizes, q.device)
+    return functional.varlen_attention(q, k, v, queries, keys, **options)
 
 
 def _ends(sizes: list[tuple[int, int]], device: torch.device) -> list[Tensor]:
@@ -311,7 +313,8 @@ def _paged(x: Whole, sizes: list[tuple[int, int]], page_size: int) -> tuple[Tens
                 cache[free, : len(part)] = part
     lengths = torch.tensor([n for _, n in sizes], dtype=torch.int32, device=x.q.device)
     ends = _ends(sizes, x.q.device)[0]
-    out = functional.paged_attention(torch.cat(q), *caches, table.to(x.q.device), ends, lengths, **x.options)
+    table = table.to(x.q.device)
+    out = functional.paged_attention(torch.cat(q), caches[0], caches[1], table, ends, lengths, **x.options)
     return out.split([queries for queries, _ in sizes])
 
 

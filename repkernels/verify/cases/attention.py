@@ -55,15 +55,16 @@ def _dense(case: Case, device: torch.device) -> dict[str, Tensor]:
 def _varlen(case: Case, device: torch.device) -> dict[str, Tensor]:
     x = operands(case, device, requires_grad=True)
     options = _options(case, x[0].shape[1], device)
-    ends = _integers(case, "queries", device), _integers(case, "keys", device)
-    out = functional.varlen_attention(*x, *ends, **options)
+    queries, keys = _integers(case, "queries", device), _integers(case, "keys", device)
+    out = functional.varlen_attention(x[0], x[1], x[2], queries, keys, **options)
     return _results(case, out, dict(zip(("q", "k", "v"), x, strict=True)), options)
 
 
 def _paged(case: Case, device: torch.device) -> dict[str, Tensor]:
-    x = operands(case, device)
-    where = (_integers(case, name, device) for name in ("table", "queries", "lengths"))
-    return {"out": functional.paged_attention(*x, *where, **_options(case, x[0].shape[1], device))}
+    q, k, v = operands(case, device)
+    table, queries, lengths = (_integers(case, name, device) for name in ("table", "queries", "lengths"))
+    options = _options(case, q.shape[1], device)
+    return {"out": functional.paged_attention(q, k, v, table, queries, lengths, **options)}
 
 
 def _results(case: Case, out: Tensor, leaves: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
