@@ -10,13 +10,21 @@ from rich.progress import track
 
 from repkernels.devices import named_device, writable
 
-from . import benchmarks, isolated, machine, network_cli, randomness_cli, report  # noqa: F401  (benchmarks registers them)
+from . import (
+    benchmarks,  # noqa: F401  (registers them)
+    isolated,
+    machine,
+    network_cli,
+    perplexity,
+    randomness_cli,
+    report,
+)
 from .measure import ROUNDS
 from .registry import REGISTRY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 # With options of their own.
-APART = {"networks": network_cli.app, "randomness": randomness_cli.app}
+APART = {"networks": network_cli.app, "perplexity": perplexity.app, "randomness": randomness_cli.app}
 
 
 @app.command()
@@ -32,7 +40,7 @@ def bench(
 ) -> None:
     """Measures this library beside torch, in one run, on random data. Exit code 1 if something was not measured.
 
-    `networks` and `randomness` have options of their own: `repkernels bench networks --help`.
+    `networks`, `perplexity` and `randomness` have options of their own: `repkernels bench networks --help`.
     """
     writable(json_file)
     if name not in REGISTRY:

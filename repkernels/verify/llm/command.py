@@ -122,7 +122,7 @@ def _finish(groups: dict[str, list[Any]], about: dict[str, Any], console: Consol
     for title, tallies in groups.items():
         console.print(_table(f"{title}: {subject}", tallies))
     console.print(
-        "answers, distinct: different sequences of tokens and of logits; differing: logits with other bits than those "
+        "answers, distinct: different sequences of tokens and of logits; differ: logits with other bits than those "
         "of the prompt alone, by how much at most",
         style="dim",
     )
@@ -142,8 +142,8 @@ def _finish(groups: dict[str, list[Any]], about: dict[str, Any], console: Consol
 
 def _table(title: str, tallies: list[Any]) -> Table:
     table = Table(title=title)
-    table.add_column("check")
-    for heading in ("asked", "answers", "distinct", "differing", "of", "at most", "seconds"):
+    table.add_column("check", no_wrap=True)
+    for heading in ("asked", "answers", "distinct", "differ", "of", "at most", "seconds"):
         table.add_column(heading, justify="right")
     for tally in tallies:
         counts = (tally.runs, tally.answers, tally.logits, tally.differing, tally.compared)
