@@ -11,9 +11,10 @@ import triton.language as tl
 from torch import Tensor
 
 from repkernels.kernels.attention_arguments import Call
-from repkernels.kernels.attention_native_segment import segment_of
+from repkernels.kernels.attention_native_segment import pages_of_segment, segment_of
 from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence, sequence_of
 from repkernels.kernels.attention_segments import merged, ratios, reach, segments, store_rows
+from repkernels.kernels.attention_tiles import PARTS
 from repkernels.kernels.configuration import processors
 from repkernels.kernels.launch import launch
 from repkernels.kernels.sizes import cdiv
@@ -26,15 +27,14 @@ def attention_parts_kernel(
     q, k, v, parts, sums, out, lse, mask, sinks, queries, lengths, table, first_key, first_query, B, L, S, HQ, HKV,
     tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb, stride_mh, stride_ml,
-    stride_mk, left, right, factor, inner, COUNT, PART, E: tl.constexpr, EV: tl.constexpr,
-    LAYOUT: tl.constexpr, LENGTH: tl.constexpr, PAGE: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr,
+    stride_mk, left, right, factor, inner, COUNT, PART, E: tl.constexpr, EV: tl.constexpr, LAYOUT: tl.constexpr,
+    LENGTH: tl.constexpr, PAGE: tl.constexpr, FOLD: tl.constexpr, SIZE: tl.constexpr, LEFT: tl.constexpr,
     RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr,
     NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr,
     BE: tl.constexpr, BEV: tl.constexpr,
 ):  # fmt: skip
     """PART segments of one tile of BM rows, `native`: o into parts (B * L, HQ, COUNT, EV), m and l into sums
     (B * L, HQ, COUNT, 2), counted from the first segment that the tile sees."""
-    SIZE: tl.constexpr = BM // FOLD
     split = tl.cdiv(COUNT, PART)
     b, block, tile = sequence_of(tl.program_id(0) // split, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
     batch, row, count, offset, low, end, start = sequence(
@@ -69,17 +69,19 @@ def attention_parts_kernel(
         qq = tl.load(q_at[:, None] + columns[None, :], mask=valid[:, None] & (columns < E)[None, :], other=0.0)
         place = valid[:, None] & (columns_v < EV)[None, :]
         special = tile * 0
+        page = pages_of_segment(from_, lowest, highest, b, table, stride_table, PAGE)
         for g in tl.range(from_, to):
             m, l, o, found = segment_of(
-                qq, g, least, stop, lowest, highest, valid, k_head, v_head, k, v, batch, head, offset, b,
-                table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                qq, g, page, least, stop, lowest, highest, valid, k_head, v_head, k, v, batch, head, offset,
+                stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
                 E, EV, PAGE, False, True, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, SIZE > 1 or MASK > 0, BE, BEV,
             )  # fmt: skip
+            page = pages_of_segment(g + 1, lowest, highest, b, table, stride_table, PAGE)
             tl.store(parts + (part + g)[:, None] * EV + columns_v[None, :], o, mask=place)
             tl.store(sums + (part + g) * 2, m, mask=valid)
             tl.store(sums + (part + g) * 2 + 1, l, mask=valid)
             special = tl.maximum(special, found)
-        more = next_pass(alone, special, BM)
+        more = next_pass(alone, special, SIZE * FOLD)
         alone += 1
 
 
@@ -87,12 +89,11 @@ def attention_parts_kernel(
 def attention_merge_kernel(
     parts, sums, out, lse, sinks, queries, lengths, first_key, first_query, B, L, S, HQ, tiles, stride_ob, stride_oh,
     stride_ol, stride_oe, stride_lb, stride_lh, left, right, COUNT, EV: tl.constexpr, LAYOUT: tl.constexpr,
-    LENGTH: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr,
-    FIRST_QUERY: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, NATIVE: tl.constexpr, BM: tl.constexpr,
+    LENGTH: tl.constexpr, FOLD: tl.constexpr, SIZE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, NATIVE: tl.constexpr, BM: tl.constexpr,
     COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Merges the parts of a tile of BM rows, as attention_parts_kernel leaves them, for COLS columns of the result."""
-    SIZE: tl.constexpr = BM // FOLD
     across = tl.cdiv(EV, COLS)
     b, block, tile = sequence_of(tl.program_id(0) // across, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
     batch, row, count, offset, low, end, start = sequence(
@@ -132,20 +133,19 @@ def attention_merge_kernel(
         store_rows(m, l, o, valid, out_at, stride_oe, lse_at, sinks, heads, columns, EV, NATIVE, LSE, SINKS)
 
 
-# Bytes of states that are kept at most.
-MOST = 2**28
-COLS = 32
+MOST = 2**28  # bytes of states that are kept at most
+COLS = 32  # of a program that merges
 
 
 class Parts:
-    """States of segments, and how they are spread over programs.
+    """States of segments, and how they are spread over programs: `part` of them to each.
 
-    c.rows query rows of FOLD heads share a tile of BM rows; PART segments are one program's.
+    size: queries of a tile of BM rows, each in FOLD heads; as many as fit, unless said.
     """
 
-    def __init__(self, c: Call, BM: int, FOLD: int) -> None:
+    def __init__(self, c: Call, BM: int, FOLD: int, size: int | None = None) -> None:
         self.c, self.BM, self.FOLD = c, BM, FOLD
-        self.size = BM // FOLD
+        self.size = size or BM // FOLD
         self.count = c.segments(self.size)
         # As many programs as fill the device a few times, were all sequences as long as can be.
         programs = c.programs(self.size, FOLD)
@@ -181,30 +181,34 @@ class Parts:
             attention_merge_kernel, (c.programs(self.size, self.FOLD) * cdiv(columns, COLS),), parts, sums, c.out,
             *some, c.batch, c.q.shape[2], c.k.shape[2], c.q.shape[1], c.tiles(self.size), *c.out.stride(),
             *((0, 0) if c.lse is None else c.lse.stride()[:2]), *c.window(), self.count,
-            **{name: constants[name] for name in kept}, FOLD=self.FOLD, NATIVE=native, BM=self.BM, COLS=COLS, UNROLL=8,
-            num_warps=4,
+            **{name: constants[name] for name in kept}, FOLD=self.FOLD, SIZE=self.size, NATIVE=native,
+            BM=self.BM, COLS=COLS, UNROLL=8, num_warps=4,
         )  # fmt: skip
 
 
-def tile_of_few(c: Call) -> tuple[int, int]:
-    """(BM, FOLD) of tiles that hold the few rows of a sequence, a group of heads folded into them if it fits."""
+def tile_of_few(c: Call) -> tuple[int, int, int]:
+    """(BM, FOLD, queries) of tiles that hold the few rows of a sequence, a group of heads folded into them if it fits.
+
+    Where a sequence has one row on average a tile takes one: then all its rows see the same keys.
+    """
     fold = next(n for n in range(min(c.group, 64), 0, -1) if c.group % n == 0)
     BM = 16
     while BM < min(64, fold * c.rows):
         BM *= 2
-    return BM, fold
+    return BM, fold, 1 if c.rows == 1 else BM // fold
 
 
 def decode_native(c: Call, options: dict[str, Any], factor: float, inner: float) -> bool:
     """Attention of few rows, `native`; False, and nothing done, where there are tiles enough for the device."""
-    BM, FOLD = tile_of_few(c)
-    plan = Parts(c, BM, FOLD)
+    BM, FOLD, size = tile_of_few(c)
+    plan = Parts(c, BM, FOLD, size)
     if not plan.worth:
         return False
     parts, sums = plan.empty()
     launch(
         attention_parts_kernel, (plan.programs,), c.q, c.k, c.v, parts, sums, *c.arguments(plan.size), factor, inner,
-        plan.count, plan.part, **c.constants(), **options, FOLD=FOLD, BM=BM, num_warps=4, num_stages=3,
+        plan.count, plan.part, **c.constants(), **options, FOLD=FOLD, SIZE=size, BM=BM, num_warps=PARTS.num_warps,
+        num_stages=PARTS.num_stages,
     )  # fmt: skip
     plan.merge(parts, sums, True)
     return True

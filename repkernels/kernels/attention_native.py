@@ -1,4 +1,4 @@
-"""`native` attention of many query rows (SPEC.md, "Attention", "native"): segments one after another, merged as they come.
+"""`native` attention of many query rows (SPEC.md, "Attention", "native"): segments are merged as they come.
 
 Segments that every row of a tile sees whole are read by bulk copies and have no code for what a row sees; those at the
 diagonal and at the ends of a sequence or window do.
@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -16,7 +15,7 @@ import triton.language as tl
 from repkernels.attention import Attention
 from repkernels.kernels.attention_arguments import Call, describable, describe, f32, in_bulk
 from repkernels.kernels.attention_decode import decode_native, tile_of_few
-from repkernels.kernels.attention_native_segment import segment_of
+from repkernels.kernels.attention_native_segment import pages_of_segment, segment_of
 from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence, sequence_of
 from repkernels.kernels.attention_segments import (
     SEGMENT,
@@ -27,6 +26,7 @@ from repkernels.kernels.attention_segments import (
     store_rows,
     whole_pages,
 )
+from repkernels.kernels.attention_tiles import TILES, UNSPLIT, Tile
 from repkernels.kernels.launch import launch
 
 UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "factor", "inner"]
@@ -37,14 +37,13 @@ def attention_native_kernel(
     q, k, v, keys, values, out, lse, mask, sinks, queries, lengths, table, first_key, first_query, B, L, S, HQ, HKV,
     tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb, stride_mh, stride_ml,
-    stride_mk, left, right, factor, inner, E: tl.constexpr, EV: tl.constexpr,
-    LAYOUT: tl.constexpr, LENGTH: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, FOLD: tl.constexpr,
+    stride_mk, left, right, factor, inner, E: tl.constexpr, EV: tl.constexpr, LAYOUT: tl.constexpr,
+    LENGTH: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, FOLD: tl.constexpr, SIZE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr,
     NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr,
     BE: tl.constexpr, BEV: tl.constexpr,
 ):  # fmt: skip
     """One tile of BM rows. q, k, v, out: contiguous along E but for out."""
-    SIZE: tl.constexpr = BM // FOLD
     b, block, tile = sequence_of(tl.program_id(0), queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
     batch, row, count, offset, low, end, start = sequence(
         b, queries, lengths, first_key, first_query, B, L, S, LAYOUT, FIRST_KEY, FIRST_QUERY
@@ -81,31 +80,35 @@ def attention_native_kernel(
         l = tl.zeros((BM,), tl.float32)
         o = tl.zeros((BM, BEV), tl.float32)
         special = tile * 0
+        page = pages_of_segment(begin, lowest, highest, b, table, stride_table, PAGE)
         if LEFT or FIRST_KEY:
             for g in tl.range(begin, whole, num_stages=1):
                 m_seg, l_seg, o_seg, found = segment_of(
-                    qq, g, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
-                    b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                    qq, g, page, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
+                    stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
                     E, EV, PAGE, DESCRIBED, True, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
                 )  # fmt: skip
+                page = pages_of_segment(g + 1, lowest, highest, b, table, stride_table, PAGE)
                 m, x, y = ratios(m, m_seg, l_seg, True, True)
                 l, o = merged(l, l_seg, x, y), merged(o, o_seg, x[:, None], y[:, None])
                 special = tl.maximum(special, found)
         if not MASK:
             for g in tl.range(whole, whole_end):
                 m_seg, l_seg, o_seg, found = segment_of(
-                    qq, g, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
-                    b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                    qq, g, page, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
+                    stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
                     E, EV, PAGE, DESCRIBED, False, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
                 )  # fmt: skip
+                page = pages_of_segment(g + 1, lowest, highest, b, table, stride_table, PAGE)
                 m, x, y = ratios(m, m_seg, l_seg, True, False)
                 l, o = merged(l, l_seg, x, y), merged(o, o_seg, x[:, None], y[:, None])
         for g in tl.range(whole_end, finish, num_stages=1):
             m_seg, l_seg, o_seg, found = segment_of(
-                qq, g, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
-                b, table, stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
+                qq, g, page, least, stop, lowest, highest, valid, k_head, v_head, keys, values, batch, head, offset,
+                stride_kb, stride_ks, stride_vb, stride_vs, mask_at, stride_mk, factor, inner,
                 E, EV, PAGE, DESCRIBED, True, not (LEFT or FIRST_KEY), MASK, NEGATE, SOFTCAP, DIFFER, BE, BEV,
             )  # fmt: skip
+            page = pages_of_segment(g + 1, lowest, highest, b, table, stride_table, PAGE)
             m, x, y = ratios(m, m_seg, l_seg, True, True)
             l, o = merged(l, l_seg, x, y), merged(o, o_seg, x[:, None], y[:, None])
             special = tl.maximum(special, found)
@@ -114,23 +117,11 @@ def attention_native_kernel(
         out_at = out + wide * stride_ob + memory * stride_ol + heads.to(tl.int64) * stride_oh
         lse_at = lse + wide * stride_lb + heads.to(tl.int64) * stride_lh + memory
         store_rows(m, l, o, valid, out_at, stride_oe, lse_at, sinks, heads, columns_v, EV, True, LSE, SINKS)
-        more = next_pass(alone, special, BM)
+        more = next_pass(alone, special, SIZE * FOLD)
         alone += 1
 
 
 LOG2_E_64 = math.log2(math.e)
-
-
-class Tile(NamedTuple):
-    """How a program is compiled: rows, warps, stages."""
-
-    BM: int
-    num_warps: int
-    num_stages: int
-
-
-# By the larger of the two head sizes, as padded.
-TILES = {64: Tile(128, 8, 3), 128: Tile(128, 8, 3), 256: Tile(64, 8, 1)}
 FEW = 16  # query rows of a sequence that are taken to be a decode step
 
 _forced: ContextVar[tuple[Tile, int] | None] = ContextVar("repkernels_attention_tile", default=None)
@@ -160,21 +151,24 @@ def attention_native(c: Call) -> None:
     constants = c.constants()
     options = {"NEGATE": negate}
     wide = max(constants["BE"], constants["BEV"], 64)
-    tile, fold = _forced.get() or (TILES[wide], 1)
-    if _forced.get() is None:
-        if c.rows <= FEW:
-            if decode_native(c, options, factor, inner):
-                return
-            BM, fold = tile_of_few(c)
-            tile = Tile(BM, 4, 3 if wide <= 128 else 1)
-        elif c.rows < tile.BM and tile.BM % c.group == 0:
-            fold = c.group
+    if forced := _forced.get():
+        tile, fold = forced
+        size = tile.BM // fold
+    elif c.rows <= FEW:
+        if decode_native(c, options, factor, inner):
+            return
+        BM, fold, size = tile_of_few(c)
+        tile = UNSPLIT._replace(BM=BM, num_stages=UNSPLIT.num_stages if wide <= 128 else 1)
+    else:
+        tile = TILES[wide]
+        fold = c.group if c.rows < tile.BM and tile.BM % c.group == 0 else 1
+        size = tile.BM // fold
     bulk = tile.BM >= 64 and c.sequences.table is None and in_bulk(c.q.device)
     bulk = bulk and c.mask is None and describable(c.k) and describable(c.v)
     keys = describe(c.k, SEGMENT.value, constants["BE"]) if bulk else c.k
     values = describe(c.v, SEGMENT.value, constants["BEV"]) if bulk else c.v
     launch(
-        attention_native_kernel, (c.programs(tile.BM // fold, fold),), c.q, c.k, c.v, keys, values,
-        *c.arguments(tile.BM // fold), factor, inner, DESCRIBED=bulk, FOLD=fold, BM=tile.BM,
-        num_warps=tile.num_warps, num_stages=tile.num_stages, **constants, **options,
+        attention_native_kernel, (c.programs(size, fold),), c.q, c.k, c.v, keys, values, *c.arguments(size), factor,
+        inner, DESCRIBED=bulk, FOLD=fold, SIZE=size, BM=tile.BM, num_warps=tile.num_warps, num_stages=tile.num_stages,
+        **constants, **options,
     )  # fmt: skip

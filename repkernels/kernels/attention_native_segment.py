@@ -25,7 +25,7 @@ def holds_special(v):
 
 @triton.jit
 def scores(x, factor, inner, NEGATE: tl.constexpr, SOFTCAP: tl.constexpr):
-    """Contractions x as what `factor` makes scores to base 2. SOFTCAP: the hyperbolic tangent by the hardware's exp2."""
+    """Contractions x as what `factor` makes scores to base 2. SOFTCAP: tanh by the hardware's exp2."""
     if SOFTCAP:
         x = 1.0 - tl.div_rn(tl.full(x.shape, 2.0, tl.float32), tl.math.exp2(x * inner) + 1.0)
     elif NEGATE:
@@ -34,18 +34,32 @@ def scores(x, factor, inner, NEGATE: tl.constexpr, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def pages_of_segment(g, lowest, highest, b, table, stride_table, PAGE: tl.constexpr):
+    """(128,): the pages of the keys of segment g at positions from lowest to highest, -1 elsewhere; 0 without pages.
+
+    Loops read them one segment ahead: where addresses depend on a load of the same iteration, Triton has no copy of
+    keys and values in flight during the products.
+    """
+    position = g * SEGMENT + tl.arange(0, SEGMENT)
+    page = position * 0
+    if PAGE > 0:
+        page = pages_of(position, (position >= lowest) & (position < highest), b, table, stride_table, PAGE)
+    return page
+
+
+@triton.jit
 def segment_of(
-    q, g, least, stop, lowest, highest, valid, k, v, keys, values, batch, head, offset, b, table,
-    stride_table, stride_kb, stride_ks, stride_vb, stride_vs, mask, stride_mk, factor, inner,
-    E: tl.constexpr, EV: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, MASKED: tl.constexpr, ALL: tl.constexpr,
-    MASK: tl.constexpr, NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, DIFFER: tl.constexpr, BE: tl.constexpr,
-    BEV: tl.constexpr,
+    q, g, page, least, stop, lowest, highest, valid, k, v, keys, values, batch, head, offset, stride_kb, stride_ks,
+    stride_vb, stride_vs, mask, stride_mk, factor, inner, E: tl.constexpr, EV: tl.constexpr, PAGE: tl.constexpr,
+    DESCRIBED: tl.constexpr, MASKED: tl.constexpr, ALL: tl.constexpr, MASK: tl.constexpr, NEGATE: tl.constexpr,
+    SOFTCAP: tl.constexpr, DIFFER: tl.constexpr, BE: tl.constexpr, BEV: tl.constexpr,
 ):  # fmt: skip
     """(m, l, o, special) of segment g for rows q (M, BE) that see positions from least to stop (M,).
 
-    k, v: pointers to the KV head; keys, values: descriptors, if DESCRIBED. mask: (M,) pointers to the rows of the mask.
-    lowest, highest: no row sees a key below or from there on. ALL: no least is above 0. DIFFER: rows may see different keys; then `special` says that
-    o is not to be used if there is an infinity or NaN in v, which a weight of +0 does not hide.
+    page: those of its keys. k, v: pointers to the KV head; keys, values: descriptors, if DESCRIBED. mask: (M,) pointers
+    to the rows of the mask. lowest, highest: no row sees a key below or from there on. MASKED: not every row sees every
+    key. ALL: no least is above 0. DIFFER: rows may see different keys; then `special` says that o is not to be used, as
+    there is an infinity or NaN in v, which a weight of +0 does not hide.
     """
     position = g * SEGMENT + tl.arange(0, SEGMENT)
     sees = position[None, :] >= 0
@@ -57,7 +71,6 @@ def segment_of(
         if MASKED:
             there = (position >= lowest) & (position < highest)
         if PAGE > 0:
-            page = pages_of(position, there, b, table, stride_table, PAGE)
             k_at = paged_places(position, page, stride_kb, stride_ks, PAGE)
             v_at = paged_places(position, page, stride_vb, stride_vs, PAGE)
             if MASKED:

@@ -16,8 +16,8 @@ from repkernels.kernels.attention_segments import DENSE, PACKED
 def sequence_of(item, queries, tiles, B, HEADS, SIZE: tl.constexpr, LAYOUT: tl.constexpr, LENGTH: tl.constexpr):
     """(sequence, block of heads of HEADS, tile within the sequence) of item: tiles fastest, then heads.
 
-    SIZE: queries of a tile. tiles: of a dense sequence, or of all sequences. LENGTH: a power of two above B. Dense tiles
-    are taken from the last, which see most under a causal mask.
+    SIZE: queries of a tile. tiles: of a dense sequence, or of all sequences. LENGTH: a power of two above B.
+    Dense tiles are taken from the last, which see most under a causal mask.
     """
     if LAYOUT == DENSE:
         b = item // tiles // HEADS

@@ -36,7 +36,7 @@ def reach(query, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr)
 
 @triton.jit
 def seen(position, least, stop, ALL: tl.constexpr):
-    """(rows, keys): whether a row that sees positions from least to stop sees that of a key. ALL: no least is above 0."""
+    """(rows, keys): whether a row that sees positions from least to stop sees a key. ALL: no least is above 0."""
     sees = position[None, :] < stop[:, None]
     if not ALL:
         sees = sees & (position[None, :] >= least[:, None])
