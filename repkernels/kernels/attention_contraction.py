@@ -16,7 +16,6 @@ from repkernels.kernels.attention_digits import (
     products,
     products_stacked,
     stacked,
-    transposed,
     weight_digits,
     with_classes,
 )
@@ -74,11 +73,10 @@ def of_rows(
             r = tl.dot(digits[0], tl.trans(y), input_precision="ieee", out_dtype=tl.float32)
     else:
         q, e_b, odd_b = digits_of_rows(rows_at(base_b, b, in_b, columns, WIDTH), S)
-        y = transposed(digits16(q, S), S)
         if SLOTS == 0:
-            r = products(digits, y, S)
+            r = products(digits, q, S, True)
         else:
-            r = products_stacked(digits[0], y, S, SLOTS)
+            r = products_stacked(digits[0], q, S, SLOTS, True)
         r = ldexp(r, e[:, None] + e_b[None, :] + SHIFT_OF[S])
         if tl.max(odd, 0) + tl.max(odd_b, 0) > 0:
             # Rare, so the operands are read again rather than kept.
@@ -129,9 +127,9 @@ def of_weights(
             q, e, odd = digits_of_rows(y, S)
             w, e_p = weight_digits(p, e, S)
             if SLOTS == 0:
-                r = products(digits16(w, S), digits16(q, S), S)
+                r = products(digits16(w, S), q, S, False)
             else:
-                r = products_stacked(stacked(w, S, SLOTS), digits16(q, S), S, SLOTS)
+                r = products_stacked(stacked(w, S, SLOTS), q, S, SLOTS, False)
             r = ldexp(r, (e_p + SHIFT_OF[S])[:, None])
             odd = tl.maximum(odd, tl.max(tl.max((~is_finite(p)).to(tl.int32), 1), 0))
         if tl.max(odd, 0) > 0:

@@ -52,15 +52,6 @@ def digits16(q, S: tl.constexpr):
 
 
 @triton.jit
-def transposed(digits, S: tl.constexpr):
-    """Each of the tensors transposed."""
-    result = ()
-    for i in tl.static_range(S):
-        result = result + (tl.trans(digits[i]),)
-    return result
-
-
-@triton.jit
 def stacked(q, S: tl.constexpr, SLOTS: tl.constexpr):
     """All digits of biased q (M, K) as rows of one fp16 tensor, (SLOTS * M, K); slots past S are zeros."""
     slot = tl.arange(0, SLOTS)[:, None, None]
@@ -76,48 +67,60 @@ def rounded_sum(high, low):
 
 
 @triton.jit
-def products(x, y, S: tl.constexpr):
-    """RN32(P') of the digits x, tensors (M, K), and y, tensors (K, N), K <= 256."""
-    if S == 1:
-        return tl.dot(x[0], y[0], out_dtype=tl.float32)
-    elif S == 2:
-        high = tl.dot(x[0], y[0], out_dtype=tl.float32).to(tl.int32)
-        low = tl.dot(x[0], y[1], tl.dot(x[1], y[0], out_dtype=tl.float32), out_dtype=tl.float32).to(tl.int32) * 256
-        low += tl.dot(x[1], y[1], out_dtype=tl.float32).to(tl.int32)
-        return rounded_sum(high, low)
-    else:
-        total = tl.zeros((x[0].shape[0], y[0].shape[1]), tl.int64)
-        for weight in tl.static_range(S + 1):
-            c = tl.zeros((x[0].shape[0], y[0].shape[1]), tl.float32)
-            for i in tl.static_range(S):
-                if weight >= i and weight - i < S:
-                    c = tl.dot(x[i], y[weight - i], c, out_dtype=tl.float32)
-            total = (total << 8) + c.to(tl.int32)
-        return total.to(tl.float32)
+def factor_of(q, j, S: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """Digit j of biased q as a second factor. Made where it is used, so that one of them is in shared memory at a time."""
+    y = digit(q, j, S)
+    if TRANSPOSED:
+        y = tl.trans(y)
+    return y
 
 
 @triton.jit
-def products_stacked(x, y, S: tl.constexpr, SLOTS: tl.constexpr):
-    """RN32(P') of the stacked digits x (SLOTS * M, K) and y, tensors (K, N): one product for each digit of y."""
+def products(x, q, S: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """RN32(P') of the digits x, tensors (M, K), and those of biased q (K, N), or TRANSPOSED (N, K); K <= 256."""
+    y = factor_of(q, 0, S, TRANSPOSED)
+    r = tl.dot(x[0], y, out_dtype=tl.float32)
+    if S == 2:
+        high = r.to(tl.int32)
+        r = tl.dot(x[1], y, out_dtype=tl.float32)
+        y = factor_of(q, 1, S, TRANSPOSED)
+        low = tl.dot(x[0], y, r, out_dtype=tl.float32).to(tl.int32) * 256
+        low += tl.dot(x[1], y, out_dtype=tl.float32).to(tl.int32)
+        r = rounded_sum(high, low)
+    elif S > 2:
+        total = tl.zeros(r.shape, tl.int64)
+        for j in tl.static_range(S):
+            y = factor_of(q, j, S, TRANSPOSED)
+            for i in tl.static_range(S):
+                if i + j <= S:
+                    total += tl.dot(x[i], y, out_dtype=tl.float32).to(tl.int64) << (8 * (S - i - j))
+        r = total.to(tl.float32)
+    return r
+
+
+@triton.jit
+def products_stacked(x, q, S: tl.constexpr, SLOTS: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """`products` of the stacked digits x (SLOTS * M, K): one product for each digit of q."""
     M: tl.constexpr = x.shape[0] // SLOTS
-    N: tl.constexpr = y[0].shape[1]
+    N: tl.constexpr = q.shape[0] if TRANSPOSED else q.shape[1]
     slot = tl.arange(0, SLOTS)[:, None, None]
-    if S == 1:
-        return tl.dot(x, y[0], out_dtype=tl.float32)
-    elif S == 2:
-        a = tl.reshape(tl.dot(x, y[0], out_dtype=tl.float32).to(tl.int32), (SLOTS, M, N))
-        b = tl.reshape(tl.dot(x, y[1], out_dtype=tl.float32).to(tl.int32), (SLOTS, M, N))
+    r = tl.dot(x, factor_of(q, 0, S, TRANSPOSED), out_dtype=tl.float32)
+    if S == 2:
+        a = tl.reshape(r.to(tl.int32), (SLOTS, M, N))
+        y = factor_of(q, 1, S, TRANSPOSED)
+        b = tl.reshape(tl.dot(x, y, out_dtype=tl.float32).to(tl.int32), (SLOTS, M, N))
         high = tl.sum(tl.where(slot == 0, a, 0), 0)
         low = tl.sum(tl.where(slot == 0, b * 256, a * 256 + b), 0)
-        return rounded_sum(high, low)
-    else:
+        r = rounded_sum(high, low)
+    elif S > 2:
         total = tl.zeros((M, N), tl.int64)
         for j in tl.static_range(S):
-            c = tl.reshape(tl.dot(x, y[j], out_dtype=tl.float32).to(tl.int64), (SLOTS, M, N))
+            y = factor_of(q, j, S, TRANSPOSED)
+            c = tl.reshape(tl.dot(x, y, out_dtype=tl.float32).to(tl.int64), (SLOTS, M, N))
             counts = (slot < S) & (slot + j <= S)
-            c = tl.where(counts, c << (8 * tl.where(counts, S - slot - j, 0)), 0)
-            total += tl.sum(c, 0)
-        return total.to(tl.float32)
+            total += tl.sum(tl.where(counts, c << (8 * tl.where(counts, S - slot - j, 0)), 0), 0)
+        r = total.to(tl.float32)
+    return r
 
 
 @triton.jit

@@ -144,7 +144,7 @@ def attention_general(c: Call) -> None:
     S = digits_of(c.attention.contract)
     few = c.rows <= FEW
     slots = next_power_of_2(S) if few and S > 0 else 0
-    BM = tile_of(c.rows * c.group, 8 if S > 1 else 16) if few else 64
+    BM = tile_of(c.rows * c.group, 8 if S > 1 else 16) if few else rows_of_tiles(c, S)
     FOLD = folded(c.group, BM)
     plan = Parts(c, BM, FOLD)
     split = few and plan.worth
@@ -153,11 +153,17 @@ def attention_general(c: Call) -> None:
     launch(
         attention_general_kernel, (programs,), c.q, c.k, c.v, parts, sums, *c.arguments(plan.size),
         c.attention.scale, c.attention.softcap, plan.count, plan.part if split else plan.count, **c.constants(),
-        FOLD=FOLD, BM=BM, DIGITS=S, SLOTS=slots, WRITTEN=torch.version.hip is not None, SPLIT=split, num_warps=4,
-        num_stages=2 if few else 1,
+        FOLD=FOLD, BM=BM, DIGITS=S, SLOTS=slots, WRITTEN=torch.version.hip is not None, SPLIT=split,
+        num_warps=4 if few else 8, num_stages=1,
     )  # fmt: skip
     if split:
         plan.merge(parts, sums, False)
+
+
+def rows_of_tiles(c: Call, S: int) -> int:
+    """Rows of a tile where there are many: as many as shared memory holds digits of."""
+    wide = max(c.q.shape[3], c.v.shape[3]) > 128
+    return 64 if S in (1, 2) and not wide else 32
 
 
 def tile_of(rows: int, least: int) -> int:
