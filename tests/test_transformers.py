@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 from transformers import ContinuousBatchingConfig, GenerationConfig  # noqa: E402
 from transformers.generation.continuous_batching import scheduler as schedulers  # noqa: E402
+from transformers.generation.continuous_batching.offloading_manager import OffloadingManager  # noqa: E402
 
 import repkernels  # noqa: E402
 from repkernels.integrations.transformers import (  # noqa: E402
@@ -239,8 +240,6 @@ def test_batches_change_no_bit(contract: str) -> None:
     assert equal(batched(model, prompts, max_blocks_per_request=0), alone)
     assert equal(batched(model, prompts, cuts=(1, 2, 3, 127, 5)), alone)
     assert equal(batched(model, prompts, pad=True, q_padding_interval_size=64), alone)
-    # 160 slots for 170 tokens: somebody has to wait, and starts again.
-    assert equal(batched(model, prompts, num_blocks=11, safety_margin=0.0), alone)
     with Session(model) as session:
         first = session.answers(prompts)
         again = session.answers([prompts[0], prompts[0][:100] + prompt(9)])  # the pages are there
@@ -284,8 +283,11 @@ def test_sampling_belongs_to_the_request() -> None:
         mixed = session.answers(prompts, [{**o, **new} for o in options])
         assert equal(session.answers([prompts[1]], [{**PENALISED, **new}]), [alone[3]])
     assert equal(mixed, alone)
-    with Session(model, cuts=(2, 9), num_blocks=7, safety_margin=0.0, return_logprobs=True) as session:
+    with Session(model, cuts=(2, 9), return_logprobs=True) as session:
         assert equal(session.answers(prompts[:2], [{**SAMPLED, **new}, {**PENALISED, **new}]), [alone[0], alone[3]])
+        # transformers holds the last token of a prompt back for its other answers.
+        lonely = session.answers([prompt(1)], [{**SAMPLED, **new, "num_return_sequences": 2}])
+    assert equal(lonely, dense(model, [prompt(1)], 5, **SAMPLED, num_return_sequences=2))
     config = GenerationConfig(do_sample=True, temperature=1.3, top_k=60, top_p=0.95, max_new_tokens=5, eos_token_id=-1)
     batch = ContinuousBatchingConfig(block_size=16, num_blocks=40, max_batch_tokens=64)
     outputs = model.generate_batch(prompts, config, batch, seed=[11, 4, 11])
@@ -295,6 +297,23 @@ def test_sampling_belongs_to_the_request() -> None:
     drawn = [dense(model, prompts[:1], 5, do_sample=True)[0].tokens for _ in range(2)]
     repkernels.manual_seed(1)
     assert drawn[0] == dense(model, prompts[:1], 5, do_sample=True)[0].tokens != drawn[1]
+
+
+def test_preempted_requests_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too few pages for all: some lose theirs midway, with penalties on what they have generated."""
+    model, preempted = llama("ordered"), []
+    offload = OffloadingManager.offload_requests
+
+    def counted(self: Any, *args: Any) -> Any:
+        preempted.append(offload(self, *args))
+        return preempted[-1]
+
+    monkeypatch.setattr(OffloadingManager, "offload_requests", counted)
+    prompts, new = [prompt(60), prompt(50), prompt(40)], {"max_new_tokens": 30}
+    alone = [dense(model, [p], 30, top_k=0, **PENALISED)[0] for p in prompts]
+    with Session(model, num_blocks=13, safety_margin=0.0) as session:
+        assert equal(session.answers(prompts, [{**PENALISED, **new}] * 3), alone)
+    assert sum(preempted) > 0
 
 
 def test_a_cancelled_request_and_bad_ones_leave_the_others_alone() -> None:

@@ -72,6 +72,8 @@ class Choice(LogitsProcessor):
 
 def choosing(input_ids: Tensor, processors: Any, config: Any, mask: Tensor | None) -> tuple[LogitsProcessorList, Any]:
     """The processors and configuration with which transformers' greedy loop takes the tokens that `sample` chooses."""
+    if config.cache_implementation == "quantized":
+        raise NotImplementedError("cache_implementation: 'quantized' rounds keys and values of several tokens together")
     if config.output_scores:
         raise NotImplementedError("output_scores: scores after sampling are not kept; ask for output_logits")
     chosen, kept = parameters.from_processors(processors, config.do_sample)

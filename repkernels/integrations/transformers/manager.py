@@ -77,6 +77,7 @@ class Manager(ContinuousBatchingManager):
         if fresh:
             self.requests.capacity = _capacity(processor.cache, self.continuous_batching_config)
             self.sampler.install(processor, self.model)
+            _never_empty(processor.scheduler)
         return processor
 
     def add_request(
@@ -183,6 +184,26 @@ class Manager(ContinuousBatchingManager):
                 "positions"
             )
         return room if new is None else new
+
+
+def _never_empty(scheduler: Any) -> None:
+    """Keeps a request from a step of no tokens, which ends the manager where nothing else is in the step.
+
+    transformers holds the last token of a prompt back until its other answers have been forked. Where that token is all
+    that is left, they become requests of their own.
+    """
+    schedule = scheduler._schedule_request
+
+    def guarded(state: Any, request_tokens: Any, *rest: Any) -> None:
+        if state.num_children > 0 and len(request_tokens) == 1:
+            children, state.num_children = state.num_children, 0
+            for i in range(children):
+                child = state.create_equivalent_initial_request()
+                child.request_id = f"{state.request_id}__child#{i}"
+                scheduler.add_waiting_request(child)
+        schedule(state, request_tokens, *rest)
+
+    scheduler._schedule_request = guarded
 
 
 def _checked(input_ids: Sequence[int] | Tensor, vocabulary: int) -> list[int]:

@@ -51,6 +51,8 @@ HOOKS = (
         "ContinuousBatchingLogitsProcessorList.prepare_tensor_args",
         ("requests_in_batch", "arg_storage"),
     ),
+    Hook(f"{_BATCHING}.scheduler", "Scheduler._schedule_request", ("state", "request_tokens", "token_budget")),
+    Hook(f"{_BATCHING}.requests", "RequestState.create_equivalent_initial_request"),
     Hook(f"{_BATCHING}.requests", "RequestState", ("request_id", "initial_tokens", "num_children")),
 )
 
