@@ -45,7 +45,7 @@ class Tally:
         self.compared += one.numel()
         self._logits.add(digest(answer.logits))
         if count:
-            self.largest = max(self.largest, float((one - other).abs().nan_to_num(nan=torch.inf).max()))
+            self.largest = max(self.largest, float((one - other)[different].abs().nan_to_num(nan=torch.inf).max()))
         if (count or answer.tokens != wanted.tokens) and not self.first:
             self.first = what
 
