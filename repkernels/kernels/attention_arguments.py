@@ -13,6 +13,8 @@ from repkernels.attention import Attention, Sequences
 from repkernels.kernels.attention_segments import BOOL_MASK, DENSE, FLOAT_MASK, NO_MASK, PACKED, PAGED, SEGMENT
 from repkernels.kernels.sizes import cdiv, next_power_of_2
 
+LOG2_E_64 = math.log2(math.e)
+
 
 class Call(NamedTuple):
     """An attention as kernels see it. q, k, v: contiguous along their last axis."""
@@ -61,6 +63,13 @@ class Call(NamedTuple):
         if self.sequences.queries is None:
             return cdiv(self.q.shape[2], size)
         return self.q.shape[2] // size + self.batch + 1
+
+    def key_tiles(self, size: int) -> tuple[int, int]:
+        """Tiles of `size` keys, of a dense sequence or of all others, and programs over all KV heads."""
+        batch, heads, keys = self.k.shape[:3]
+        if self.sequences.queries is None:
+            return cdiv(keys, size), cdiv(keys, size) * heads * batch
+        return keys // size + self.batch + 1, (keys // size + self.batch + 1) * heads
 
     def programs(self, size: int, fold: int) -> int:
         """Tiles over all sequences and heads."""
@@ -111,13 +120,25 @@ def call(
     sequences: Sequences, attention: Attention,
 ) -> Call:  # fmt: skip
     """Operands as kernels take them: what is not contiguous along the last axis is copied."""
-    q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (q, k, v))
-    return Call(q, k, v, out, lse, mask, sinks, sequences, attention)
+    return Call(along_last(q), along_last(k), along_last(v), out, lse, mask, sinks, sequences, attention)
+
+
+def along_last(t: Tensor) -> Tensor:
+    """t, or a copy of it, contiguous along its last axis."""
+    return t if t.stride(3) == 1 else t.contiguous()
 
 
 def f32(x: float) -> float:
     """RN32(x)."""
     return x if math.isnan(x) or math.isinf(x) else struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def to_base_2(attention: Attention) -> tuple[float, float, bool]:
+    """(factor, inner, whether contractions are negated): what makes them scores to base 2."""
+    scale, cap = attention.scale, attention.softcap
+    if cap > 0:
+        return f32(cap * LOG2_E_64), f32(2 * scale * LOG2_E_64 / cap), False
+    return f32(abs(scale) * LOG2_E_64), 0.0, scale < 0
 
 
 @functools.cache

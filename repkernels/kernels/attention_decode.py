@@ -90,8 +90,8 @@ def attention_merge_kernel(
     parts, sums, out, lse, sinks, queries, lengths, first_key, first_query, B, L, S, HQ, tiles, stride_ob, stride_oh,
     stride_ol, stride_oe, stride_lb, stride_lh, left, right, COUNT, EV: tl.constexpr, LAYOUT: tl.constexpr,
     LENGTH: tl.constexpr, FOLD: tl.constexpr, SIZE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, NATIVE: tl.constexpr, BM: tl.constexpr,
-    COLS: tl.constexpr, UNROLL: tl.constexpr,
+    FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
+    NATIVE: tl.constexpr, BM: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Merges the parts of a tile of BM rows, as attention_parts_kernel leaves them, for COLS columns of the result."""
     across = tl.cdiv(EV, COLS)

@@ -4,7 +4,6 @@ Segments that every row of a tile sees whole are read by bulk copies and have no
 diagonal and at the ends of a sequence or window do.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,8 +11,7 @@ from contextvars import ContextVar
 import triton
 import triton.language as tl
 
-from repkernels.attention import Attention
-from repkernels.kernels.attention_arguments import Call, describable, describe, f32, in_bulk
+from repkernels.kernels.attention_arguments import Call, describable, describe, in_bulk, to_base_2
 from repkernels.kernels.attention_decode import decode_native, tile_of_few
 from repkernels.kernels.attention_native_segment import pages_of_segment, segment_of
 from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence, sequence_of
@@ -121,7 +119,6 @@ def attention_native_kernel(
         alone += 1
 
 
-LOG2_E_64 = math.log2(math.e)
 FEW = 16  # query rows of a sequence that are taken to be a decode step
 
 _forced: ContextVar[tuple[Tile, int] | None] = ContextVar("repkernels_attention_tile", default=None)
@@ -135,14 +132,6 @@ def use_tile(tile: Tile, fold: int = 1) -> Iterator[None]:
         yield
     finally:
         _forced.reset(token)
-
-
-def to_base_2(attention: Attention) -> tuple[float, float, bool]:
-    """(factor, inner, whether contractions are negated): what makes them scores to base 2."""
-    scale, cap = attention.scale, attention.softcap
-    if cap > 0:
-        return f32(cap * LOG2_E_64), f32(2 * scale * LOG2_E_64 / cap), False
-    return f32(abs(scale) * LOG2_E_64), 0.0, scale < 0
 
 
 def attention_native(c: Call) -> None:

@@ -27,7 +27,7 @@ def sequence_of(item, queries, tiles, B, HEADS, SIZE: tl.constexpr, LAYOUT: tl.c
         head = item // tiles
         tile = item % tiles
         i = tl.arange(0, LENGTH)
-        first = tl.load(queries + i, mask=i <= B, other=0) // SIZE + i
+        first = tl.load(queries + i, mask=(i > 0) & (i <= B), other=0) // SIZE + i
         before = (i <= B) & (first <= tile)
         b = tl.sum(before.to(tl.int32), 0) - 1
         inner = tile - tl.max(tl.where(before, first, 0), 0)

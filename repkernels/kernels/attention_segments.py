@@ -44,20 +44,20 @@ def seen(position, least, stop, ALL: tl.constexpr):
 
 
 @triton.jit
-def segments(first, last, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Segments that queries at positions first .. last see: (begin, whole_begin, whole_end, end).
+def segments(first, last, low, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, UNIT: tl.constexpr = SEGMENT):
+    """Segments, of UNIT keys, that queries at positions first .. last see: (begin, whole_begin, whole_end, end).
 
     All of them see all keys of those from whole_begin to whole_end; no one sees any outside of begin .. end.
     """
     key = tl.maximum(low, first - left) if LEFT else low
     stop = tl.minimum(end, last + right + 1) if RIGHT else end
-    begin = key // SEGMENT
-    finish = tl.maximum((stop + SEGMENT - 1) // SEGMENT, begin)
+    begin = key // UNIT
+    finish = tl.maximum((stop + UNIT - 1) // UNIT, begin)
     finish = tl.where(stop > key, finish, begin)
     key = tl.maximum(low, last - left) if LEFT else low
     stop = tl.minimum(end, first + right + 1) if RIGHT else end
-    whole = tl.minimum(tl.maximum((key + SEGMENT - 1) // SEGMENT, begin), finish)
-    whole_end = tl.maximum(tl.minimum(tl.maximum(stop, 0) // SEGMENT, finish), whole)
+    whole = tl.minimum(tl.maximum((key + UNIT - 1) // UNIT, begin), finish)
+    whole_end = tl.maximum(tl.minimum(tl.maximum(stop, 0) // UNIT, finish), whole)
     return begin, whole, whole_end, finish
 
 
@@ -162,10 +162,17 @@ def merged(v, v_seg, a, b):
 
 
 @triton.jit
+def positive(x, TYPE: tl.constexpr):
+    """fp32 x rounded to TYPE, zeros of either sign as +0."""
+    y = x.to(TYPE).to(tl.float32)
+    return tl.where(y == 0.0, 0.0, y).to(TYPE)
+
+
+@triton.jit
 def finished(o, l):
-    """RN(o * div_rn(1, l)) of o (M, E), l (M,); +0 for zeros, and for rows that saw nothing (l = +0)."""
+    """RN(o * div_rn(1, l)) of o (M, E), l (M,); +0 for rows that saw nothing (l = +0)."""
     y = o * tl.div_rn(tl.full(l.shape, 1.0, tl.float32), l)[:, None]
-    return tl.where((y == 0.0) | (l == 0.0)[:, None], 0.0, y)
+    return tl.where((l == 0.0)[:, None], 0.0, y)
 
 
 @triton.jit
@@ -198,7 +205,7 @@ def store_rows(
     """Finishes and stores states m, l (M,), o (M, columns). out, lse: (M,) pointers; sinks: of heads (M,)."""
     if SINKS:
         m, l, o = with_sink(m, l, o, tl.load(sinks + heads, mask=valid, other=0.0), NATIVE)
-    y = finished(o, l).to(out.dtype.element_ty)
+    y = positive(finished(o, l), out.dtype.element_ty)
     tl.store(out[:, None] + columns[None, :] * stride_oe, y, mask=valid[:, None] & (columns < EV)[None, :])
     if LSE:
         tl.store(lse, log_sum_exp(m, l, NATIVE), mask=valid)

@@ -16,3 +16,17 @@ TILES = {64: Tile(128, 8, 3), 128: Tile(128, 8, 3), 256: Tile(64, 8, 1)}
 # Of few rows, the rows following the heads of a group: keys spread over programs, and not.
 PARTS = Tile(16, 4, 3)
 UNSPLIT = Tile(16, 4, 3)
+
+
+class GradientTile(NamedTuple):
+    """Queries and keys of a program's products, warps, stages."""
+
+    BM: int
+    BN: int
+    num_warps: int
+    num_stages: int
+
+
+# dQ, over the keys, and dK and dV, over the queries.
+QUERY_GRADIENT = {64: GradientTile(128, 64, 8, 3), 128: GradientTile(128, 64, 8, 3), 256: GradientTile(64, 64, 8, 1)}
+KEY_GRADIENT = {64: GradientTile(64, 128, 8, 3), 128: GradientTile(64, 128, 8, 2), 256: GradientTile(64, 64, 8, 1)}
