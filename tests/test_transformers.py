@@ -205,6 +205,7 @@ CASES = {
     "gemma": {},
     "gemma2": {**WINDOW, **MIXED, "query_pre_attn_scalar": 16},
     "gemma3": {**WINDOW, **MIXED, "query_pre_attn_scalar": 16},
+    "phi": {"qk_layernorm": True},
     "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
     "smollm3": {"no_rope_layers": [1, 0]},
     "mixtral": {**EXPERTS, "num_local_experts": 4, "sliding_window": None},

@@ -21,6 +21,7 @@ FAMILIES = {
     "gemma": "Gemma",
     "gemma2": "Gemma2",
     "gemma3": "Gemma3",
+    "phi": "Phi",
     "phi3": "Phi3",
     "smollm3": "SmolLM3",
     "mixtral": "Mixtral",
@@ -46,6 +47,7 @@ _PARTS: dict[str, type[Variant] | None] = {
 _TORCH: dict[type, type | None] = {
     torch.nn.Linear: nn.Linear,
     torch.nn.Embedding: nn.Embedding,
+    torch.nn.LayerNorm: nn.LayerNorm,
     torch.nn.Dropout: nn.Dropout,
     torch.nn.ModuleList: None,
     torch.nn.Identity: None,
@@ -74,6 +76,8 @@ def counterparts() -> dict[type, type | None]:
                 found[theirs] = ours
         if family in _OFFSET_NORMS:
             found[getattr(module, f"{prefix}RMSNorm")] = layers.OffsetRMSNorm
+        if family == "phi":
+            found[module.PhiMLP] = None  # two layers and an activation
         if family == "phi3":
             found[module.Phi3MLP] = layers.FusedGatedMLP
         if family in ("gemma2", "gemma3"):
