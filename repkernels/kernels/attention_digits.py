@@ -68,7 +68,7 @@ def rounded_sum(high, low):
 
 @triton.jit
 def factor_of(q, j, S: tl.constexpr, TRANSPOSED: tl.constexpr):
-    """Digit j of biased q as a second factor. Made where it is used, so that one of them is in shared memory at a time."""
+    """Digit j of biased q as a second factor, made where it is used, so that shared memory holds one at a time."""
     y = digit(q, j, S)
     if TRANSPOSED:
         y = tl.trans(y)

@@ -6,6 +6,7 @@ With few rows the segments are spread over programs, and merged as attention_dec
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from repkernels.contract import digits_of
 from repkernels.kernels.attention_arguments import Call
@@ -67,31 +68,35 @@ UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "scale", "softcap", "C
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention_general_kernel(
-    q, k, v, parts, sums, out, lse, mask, sinks, queries, lengths, table, first_key, first_query, B, L, S, HQ, HKV,
-    tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
+    q, k, v, parts, sums, flags, out, lse, mask, sinks, queries, lengths, table, first_key, first_query, B, L, S, HQ,
+    HKV, tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb, stride_mh, stride_ml,
     stride_mk, left, right, scale, softcap, COUNT, PART, E: tl.constexpr, EV: tl.constexpr,
     LAYOUT: tl.constexpr, LENGTH: tl.constexpr, PAGE: tl.constexpr, FOLD: tl.constexpr, LEFT: tl.constexpr,
     RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr,
     SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
     BEV: tl.constexpr, DIGITS: tl.constexpr, SLOTS: tl.constexpr, WRITTEN: tl.constexpr, SPLIT: tl.constexpr,
+    FLAGGED: tl.constexpr,
 ):  # fmt: skip
     """One tile of BM rows over its segments. SPLIT: over PART of COUNT segments, whose states go into parts and sums as
-    attention_decode.py has them."""
+    attention_decode.py has them. FLAGGED: only where flags (sequences, KV heads) say so."""
     SIZE: tl.constexpr = BM // FOLD
     split = tl.cdiv(COUNT, PART)
     b, block, tile = sequence_of(tl.program_id(0) // split, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
     batch, row, count, offset, low, end, start = sequence(
         b, queries, lengths, first_key, first_query, B, L, S, LAYOUT, FIRST_KEY, FIRST_QUERY
     )
-    if tile * SIZE < count:
+    head = (block * FOLD * HKV) // HQ
+    wanted = tile * SIZE < count
+    if FLAGGED:
+        wanted = wanted & (tl.load(flags + b * HKV + head) > 0)
+    if wanted:
         r = tl.arange(0, BM)
         query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
         valid = (query < count) & (r < SIZE * FOLD)
         first = start + tile * SIZE
         last = tl.minimum(first + SIZE, start + count) - 1
         begin, whole, whole_end, finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
-        head = (block * FOLD * HKV) // HQ
         memory, wide_heads, wide = (row + query).to(tl.int64), heads.to(tl.int64), tl.cast(batch, tl.int64)
         part = ((wide * L + memory) * HQ + heads) * COUNT - begin
         if SPLIT:
@@ -139,22 +144,27 @@ def attention_general_kernel(
 FEW = 16  # query rows of a sequence that are taken to be a decode step
 
 
-def attention_general(c: Call) -> None:
-    """Writes c.out and c.lse, under `ordered` or `fixed`."""
+def attention_general(c: Call, flags: Tensor | None = None) -> None:
+    """Writes c.out and c.lse, under `ordered` or `fixed`.
+
+    flags: (sequences + 1, KV heads) int32; where given, only the rows of those are written that are set.
+    """
     S = digits_of(c.attention.contract)
-    few = c.rows <= FEW
+    few = c.rows <= FEW and flags is None
     slots = next_power_of_2(S) if few and S > 0 else 0
-    BM = tile_of(c.rows * c.group, 8 if S > 1 else 16) if few else rows_of_tiles(c, S)
+    BM = rows_of_tiles(c, S)
+    if few:
+        BM = min(64 if S in (1, 2) else 16, max(8 if S > 1 else 16, next_power_of_2(c.rows * c.group)))
     FOLD = folded(c.group, BM)
     plan = Parts(c, BM, FOLD)
     split = few and plan.worth
     parts, sums = plan.empty() if split else (c.out, c.out)
     programs = plan.programs if split else c.programs(plan.size, FOLD)
     launch(
-        attention_general_kernel, (programs,), c.q, c.k, c.v, parts, sums, *c.arguments(plan.size),
-        c.attention.scale, c.attention.softcap, plan.count, plan.part if split else plan.count, **c.constants(),
+        attention_general_kernel, (programs,), c.q, c.k, c.v, parts, sums,
+        c.out if flags is None else flags, *c.arguments(plan.size), c.attention.scale, c.attention.softcap, plan.count, plan.part if split else plan.count, **c.constants(),
         FOLD=FOLD, BM=BM, DIGITS=S, SLOTS=slots, WRITTEN=torch.version.hip is not None, SPLIT=split,
-        num_warps=4 if few else 8, num_stages=1,
+        FLAGGED=flags is not None, num_warps=4 if few else 8, num_stages=1,
     )  # fmt: skip
     if split:
         plan.merge(parts, sums, False)
@@ -164,11 +174,6 @@ def rows_of_tiles(c: Call, S: int) -> int:
     """Rows of a tile where there are many: as many as shared memory holds digits of."""
     wide = max(c.q.shape[3], c.v.shape[3]) > 128
     return 64 if S in (1, 2) and not wide else 32
-
-
-def tile_of(rows: int, least: int) -> int:
-    """Rows of a tile: a power of two from `least` to 64 that holds so many, if one does."""
-    return min(64, max(least, next_power_of_2(rows)))
 
 
 def folded(group: int, rows: int) -> int:

@@ -1,7 +1,7 @@
 """Gradients of attention under `ordered` and `fixed` (SPEC.md, "Attention"): no atomics, every sum in one order.
 
-One kernel goes over the keys of a tile of queries, for those queries' gradient; another over the queries that see a tile
-of keys, for those keys' and values' gradients.
+One kernel goes over the keys of a tile of queries, for those queries' gradient; another over the queries that see a
+tile of keys, for those keys' and values' gradients.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from repkernels.contract import digits_of
 from repkernels.kernels.arith import positive_zeros
 from repkernels.kernels.attention_arguments import Call
 from repkernels.kernels.attention_contraction import of_rows, of_weights, prepared, rows_at
-from repkernels.kernels.attention_general import folded, places_of_keys, rows_of_tiles, scores
+from repkernels.kernels.attention_general import folded, rows_of_tiles, scores
 from repkernels.kernels.attention_rows import sequence, sequence_of
 from repkernels.kernels.attention_segments import DENSE, SEGMENT, key_places, reach, seen, segments
 from repkernels.kernels.functions import exp_f32, minus_zero
@@ -54,7 +54,7 @@ def attention_delta_kernel(
     tl.store(delta + r, tl.reshape(halve(terms, BM, BEV), (BM,)), mask=r < ROWS)
 
 
-UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "scale", "softcap", "key_tiles", "SCORES"]
+UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "scale", "softcap", "key_tiles"]
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
