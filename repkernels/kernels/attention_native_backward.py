@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from repkernels.kernels.attention_arguments import Call, describable, describe, in_bulk, to_base_2
 from repkernels.kernels.attention_delta import delta
@@ -163,16 +164,17 @@ def attention_native_query_gradient_kernel(
 
 @triton.jit
 def key_gradient_of(
-    dk, dv, k, v, u, key, low_key, end_key, start, count, row, lowest, highest, batch, h, q, do, qs, dos, stride_ql,
-    stride_gl, lse, d, mask, stride_ml, left, right, factor, inner, E: tl.constexpr, EV: tl.constexpr,
+    dk, dv, k, v, u, key, low_key, end_key, start, row, lowest, highest, batch, h, q, do, qs, dos, stride_ql, stride_gl,
+    lse, d, lses, ds, lse_at, mask, stride_ml, left, right, factor, inner, E: tl.constexpr, EV: tl.constexpr,
     DESCRIBED: tl.constexpr, MASKED: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
-    NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, DIFFER: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
-    BEV: tl.constexpr,
+    NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, DIFFER: tl.constexpr, SUMS: tl.constexpr, BM: tl.constexpr,
+    BE: tl.constexpr, BEV: tl.constexpr,
 ):  # fmt: skip
     """(dk, dv, special) with the queries of a head at positions from u on, BM of them.
 
     key: positions of the keys (BN,), there if from low_key to end_key. lowest, highest: no key is seen from positions
-    below or from there on. mask: (BN,) pointers to the columns of the mask. special: as in segment_of, of q and dO.
+    below or from there on. lse_at: offset of the first query's LSE and D; lses, ds: descriptors of all of them, if SUMS.
+    mask: (BN,) pointers to the columns of the mask. special: as in segment_of, of q and dO.
     """
     position = u + tl.arange(0, BM)
     query = position - start
@@ -181,16 +183,20 @@ def key_gradient_of(
     if DESCRIBED and not MASKED:
         qq = qs.load([batch, h, row + u - start, 0]).reshape(BM, BE)
         dd = dos.load([batch, h, row + u - start, 0]).reshape(BM, BEV)
-        lse_2 = tl.load(lse + row + query)
-        delta = tl.load(d + row + query)
+        if SUMS:
+            lse_2 = lses.load([(lse_at + u - start).to(tl.int32)])
+            delta = ds.load([(lse_at + u - start).to(tl.int32)])
+        else:
+            lse_2 = tl.load(lse + lse_at + query)
+            delta = tl.load(d + lse_at + query)
     else:
         there = (position >= lowest) & (position < highest)
         e, ev = tl.arange(0, BE), tl.arange(0, BEV)
         memory = (row + query).to(tl.int64)[:, None]
         qq = tl.load(q + memory * stride_ql + e[None, :], mask=there[:, None] & (e < E)[None, :], other=0.0)
         dd = tl.load(do + memory * stride_gl + ev[None, :], mask=there[:, None] & (ev < EV)[None, :], other=0.0)
-        lse_2 = tl.load(lse + row + query, mask=there, other=0.0)
-        delta = tl.load(d + row + query, mask=there, other=0.0)
+        lse_2 = tl.load(lse + lse_at + query, mask=there, other=0.0)
+        delta = tl.load(d + lse_at + query, mask=there, other=0.0)
         sees = ((key >= low_key) & (key < end_key))[:, None] & there[None, :]
         if LEFT:
             sees = sees & (key[:, None] >= (position - left)[None, :])
@@ -227,16 +233,15 @@ def key_gradient_of(
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention_native_key_gradient_kernel(
-    q, k, v, qs, dos, do, d, dk, dv, stride_gb, stride_gh, stride_gl, stride_dkb, stride_dkh, stride_dks, stride_dvb,
-    stride_dvh, stride_dvs, scale, key_tiles,
-    out, lse, mask, sinks, queries, lengths, table, first_key, first_query, B, L, S, HQ, HKV,
-    tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
-    stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb, stride_mh, stride_ml,
-    stride_mk, left, right, factor, inner, E: tl.constexpr, EV: tl.constexpr, LAYOUT: tl.constexpr,
-    LENGTH: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr, NEGATE: tl.constexpr,
-    SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BE: tl.constexpr, BEV: tl.constexpr,
+    q, k, v, qs, dos, lses, ds, do, d, dk, dv, stride_gb, stride_gh, stride_gl, stride_dkb, stride_dkh, stride_dks,
+    stride_dvb, stride_dvh, stride_dvs, scale, key_tiles, out, lse, mask, sinks, queries, lengths, table, first_key,
+    first_query, B, L, S, HQ, HKV, tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb,
+    stride_vh, stride_vs, stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb,
+    stride_mh, stride_ml, stride_mk, left, right, factor, inner, E: tl.constexpr, EV: tl.constexpr,
+    LAYOUT: tl.constexpr, LENGTH: tl.constexpr, PAGE: tl.constexpr, DESCRIBED: tl.constexpr, SUMS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr,
+    NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BE: tl.constexpr, BEV: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of a tile of BN keys, as they lie in memory: one accumulation each over the query heads of the group
     and their queries, BM at a time, at positions that are multiples of BM."""
@@ -292,35 +297,30 @@ def attention_native_key_gradient_kernel(
         vv = tl.load(v_at[:, None] + ev[None, :], mask=valid[:, None] & (ev < EV)[None, :], other=0.0)
         dk_acc, dv_acc = tl.zeros((BN, BE), tl.float32), tl.zeros((BN, BEV), tl.float32)
         special = tile * 0
-        for h in range(h_begin, h_end):
+        # Of each head those queries from begin to whole, from there to whole_end, from there to finish.
+        for i in range(2 * h_begin, 2 * h_end):
+            h = i // 2
+            front = i % 2 == 0
             q_head = q + wide * stride_qb + tl.cast(h, tl.int64) * stride_qh
             do_head = do + wide * stride_gb + tl.cast(h, tl.int64) * stride_gh
-            lse_head = lse + wide * stride_lb + tl.cast(h, tl.int64) * stride_lh
-            d_head = d + wide * stride_lb + tl.cast(h, tl.int64) * stride_lh
+            lse_at = wide * stride_lb + tl.cast(h, tl.int64) * stride_lh + row
             mask_at = mask + wide * stride_mb + tl.cast(h, tl.int64) * stride_mh
             mask_at += (key + offset).to(tl.int64) * stride_mk
-            for u in tl.range(begin, whole, BM, num_stages=1):
+            for u in tl.range(tl.where(front, begin, whole_end), tl.where(front, whole, finish), BM, num_stages=1):
                 dk_acc, dv_acc, found = key_gradient_of(
-                    dk_acc, dv_acc, kk, vv, u, key, low, end, start, count, row, lowest, highest, batch, h, q_head,
-                    do_head, qs, dos, stride_ql, stride_gl, lse_head, d_head, mask_at, stride_ml, left, right, factor,
-                    inner, E, EV, DESCRIBED, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, True, BM, BE, BEV,
+                    dk_acc, dv_acc, kk, vv, u, key, low, end, start, row, lowest, highest, batch, h, q_head, do_head,
+                    qs, dos, stride_ql, stride_gl, lse, d, lses, ds, lse_at, mask_at, stride_ml, left, right, factor,
+                    inner, E, EV, DESCRIBED, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, True, SUMS, BM, BE, BEV,
                 )  # fmt: skip
                 special = tl.maximum(special, found)
             if not MASK:
-                for u in tl.range(whole, whole_end, BM):
+                for u in tl.range(whole, tl.where(front, whole_end, whole), BM):
                     dk_acc, dv_acc, found = key_gradient_of(
-                        dk_acc, dv_acc, kk, vv, u, key, low, end, start, count, row, lowest, highest, batch, h, q_head,
-                        do_head, qs, dos, stride_ql, stride_gl, lse_head, d_head, mask_at, stride_ml, left, right,
-                        factor, inner, E, EV, DESCRIBED, not DESCRIBED, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, False, BM,
-                        BE, BEV,
+                        dk_acc, dv_acc, kk, vv, u, key, low, end, start, row, lowest, highest, batch, h, q_head,
+                        do_head, qs, dos, stride_ql, stride_gl, lse, d, lses, ds, lse_at, mask_at, stride_ml, left,
+                        right, factor, inner, E, EV, DESCRIBED, not DESCRIBED, LEFT, RIGHT, MASK, NEGATE, SOFTCAP,
+                        False, SUMS, BM, BE, BEV,
                     )  # fmt: skip
-            for u in tl.range(whole_end, finish, BM, num_stages=1):
-                dk_acc, dv_acc, found = key_gradient_of(
-                    dk_acc, dv_acc, kk, vv, u, key, low, end, start, count, row, lowest, highest, batch, h, q_head,
-                    do_head, qs, dos, stride_ql, stride_gl, lse_head, d_head, mask_at, stride_ml, left, right, factor,
-                    inner, E, EV, DESCRIBED, True, LEFT, RIGHT, MASK, NEGATE, SOFTCAP, True, BM, BE, BEV,
-                )  # fmt: skip
-                special = tl.maximum(special, found)
         dk_at = dk + wide * stride_dkb + far * stride_dkh + memory * stride_dks
         dv_at = dv + wide * stride_dvb + far * stride_dvh + memory * stride_dvs
         y = positive(dk_acc * scale, dk.dtype.element_ty)
@@ -363,12 +363,15 @@ def attention_native_backward(
 
     tile = KEY_GRADIENT[wide]
     described = bulk and describable(c.q) and describable(grad)
+    # The interpreter wants copies of one row to begin on a 16-byte border, which the device does not.
+    sums = described and d.is_cuda and d.numel() < 2**31
     qs = describe(c.q, tile.BM, constants["BE"]) if described else c.q
     dos = describe(grad, tile.BM, constants["BEV"]) if described else grad
+    lses, ds = (TensorDescriptor(t, [t.numel()], [1], [tile.BM]) if sums else t for t in (c.lse, d))
     key_tiles, programs = c.key_tiles(tile.BN)
     launch(
-        attention_native_key_gradient_kernel, (programs,), c.q, c.k, c.v, qs, dos, grad, d, grad_k, grad_v,
+        attention_native_key_gradient_kernel, (programs,), c.q, c.k, c.v, qs, dos, lses, ds, grad, d, grad_k, grad_v,
         *grad.stride()[:3], *grad_k.stride()[:3], *grad_v.stride()[:3], scale, key_tiles, *c.arguments(tile.BM),
-        factor, inner, DESCRIBED=described, BM=tile.BM, BN=tile.BN, num_warps=tile.num_warps,
+        factor, inner, DESCRIBED=described, SUMS=sums, BM=tile.BM, BN=tile.BN, num_warps=tile.num_warps,
         num_stages=tile.num_stages, **options,
     )  # fmt: skip

@@ -29,4 +29,4 @@ class GradientTile(NamedTuple):
 
 # dQ, over the keys, and dK and dV, over the queries.
 QUERY_GRADIENT = {64: GradientTile(128, 64, 8, 3), 128: GradientTile(128, 64, 8, 3), 256: GradientTile(64, 64, 8, 1)}
-KEY_GRADIENT = {64: GradientTile(64, 128, 8, 3), 128: GradientTile(64, 128, 8, 2), 256: GradientTile(64, 64, 8, 1)}
+KEY_GRADIENT = {64: GradientTile(64, 128, 8, 3), 128: GradientTile(64, 64, 4, 2), 256: GradientTile(64, 64, 8, 1)}
