@@ -19,6 +19,7 @@ from repkernels.kernels.grouped_mm_weight import grouped_mm_weight
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed import digit_sum
 from repkernels.kernels.matmul_fixed_finish import LONGEST_INT32, LONGEST_INT64, finish
+from repkernels.kernels.matmul_fixed_hopper import on_hopper
 from repkernels.kernels.matmul_native import lacks_bfloat16
 from repkernels.kernels.matmul_ordered import CHUNK, chain
 from repkernels.kernels.operand import describe, describe_digits, describe_vectors, readable
@@ -45,7 +46,7 @@ def part_of(offs, part, T, G, BM: tl.constexpr, GP: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["T"])
-def native_kernel(
+def grouped_native_kernel(
     a, b, offs, c, T, N, K, G, stride_cm, stride_cn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     GROUP: tl.constexpr, GP: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
@@ -64,7 +65,7 @@ def native_kernel(
 
 
 @triton.jit(do_not_specialize=["T"])
-def fixed_kernel(
+def grouped_fixed_kernel(
     digits_a, digits_b, scale_a, scale_b, offs, c, a, b, T, N, K, Kpad, G, stride_am, stride_ak, stride_bg, stride_bk,
     stride_bn, stride_cm, stride_cn, S: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     GROUP: tl.constexpr, GP: tl.constexpr, WINDOW: tl.constexpr, WINDOWS: tl.constexpr, WINDOW16: tl.constexpr,
@@ -93,7 +94,7 @@ def fixed_kernel(
 
 
 @triton.jit(do_not_specialize=["T"])
-def ordered_kernel(
+def grouped_ordered_kernel(
     a, b, offs, c, T, N, K, G, stride_am, stride_ak, stride_bg, stride_bk, stride_bn, stride_cm, stride_cn,
     CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, GP: tl.constexpr,
 ):  # fmt: skip
@@ -115,7 +116,7 @@ def ordered_kernel(
 
 
 @triton.jit(do_not_specialize=["T"])
-def outer_kernel(
+def grouped_outer_kernel(
     a, b, offs, c, T, N, K, G, stride_am, stride_ak, stride_bg, stride_bk, stride_bn, stride_cm, stride_cn,
     CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, GP: tl.constexpr, TYPE: tl.constexpr,
 ):  # fmt: skip
@@ -161,9 +162,11 @@ ORDERED = (Configuration(32, 64, 32, 4, 3),)
 WINDOW16 = (Configuration(64, 64, 64, 4, 2),)
 
 
-def _choice(configurations: tuple[Configuration, ...], T: int, G: int, element: int, device: torch.device) -> Any:
+def _choice(
+    configurations: tuple[Configuration, ...], T: int, G: int, element: int, device: torch.device, result: int = 0
+) -> Configuration:
     chosen = next((c for c in configurations if T <= c.BM * G), configurations[-1])
-    return fitted(chosen, element, device)
+    return fitted(chosen, element, device, result)
 
 
 def grouped_mm(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, contract: str, b_digits: Digits | None) -> None:
@@ -198,10 +201,10 @@ def _ordered(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, sides: tuple[Any, 
     common: dict[str, Any] = {"CHUNK": CHUNK, "BM": c.BM, "BN": c.BN, "GROUP": c.GROUP, "GP": GP}
     if out.dtype == torch.float64 or torch.version.hip is not None:
         kind = tl.float64 if out.dtype == torch.float64 else tl.float32
-        launch(outer_kernel, _grid(c, T, N, G), *arguments, TYPE=kind, num_warps=c.num_warps, **common)
+        launch(grouped_outer_kernel, _grid(c, T, N, G), *arguments, TYPE=kind, num_warps=c.num_warps, **common)
         return
-    launch(ordered_kernel, _grid(c, T, N, G), *arguments, BK=c.BK, num_warps=c.num_warps, num_stages=c.num_stages,
-           **common)  # fmt: skip
+    launch(grouped_ordered_kernel, _grid(c, T, N, G), *arguments, BK=c.BK, num_warps=c.num_warps,
+           num_stages=c.num_stages, **common)  # fmt: skip
 
 
 def _native(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, sides: tuple[Any, ...], GP: int) -> None:
@@ -216,8 +219,9 @@ def _native(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, sides: tuple[Any, .
     flat = b.reshape(G * K, N) if b.stride(2) == 1 and b.stride(0) == K * b.stride(1) and K % c.BK == 0 else None
     across = flat is not None and readable(flat)
     right = describe(flat, [c.BK, c.BN]) if flat is not None and across else _rows_of(b.transpose(1, 2), c.BN, c.BK)
-    launch(native_kernel, _grid(c, T, N, G), left, right, offs, out, *sides, *out.stride(), BM=c.BM, BN=c.BN, BK=c.BK,
-           GROUP=c.GROUP, GP=GP, ACROSS=across, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
+    launch(grouped_native_kernel, _grid(c, T, N, G), left, right, offs, out, *sides, *out.stride(), BM=c.BM, BN=c.BN,
+           BK=c.BK, GROUP=c.GROUP, GP=GP, ACROSS=across, num_warps=c.num_warps,
+           num_stages=c.num_stages)  # fmt: skip
 
 
 def _rows_of(vectors: Tensor, rows: int, BK: int) -> Any:
@@ -239,9 +243,11 @@ def _fixed(
     if b_digits is None or not b_digits.planes.numel():
         b_digits = quantize(b.transpose(1, 2), S, None if b_digits is None else b_digits.scale)
     a_digits = quantize(a[None], S)
-    c = _choice(WINDOW16 if window16 else FIXED[S], T, G, 3 * S if window16 else S, a.device)
+    # Elsewhere than on Hopper a sum may pass through shared memory.
+    result = 0 if on_hopper(a.device) else 4
+    c = _choice(WINDOW16 if window16 else FIXED[S], T, G, 3 * S if window16 else S, a.device, result)
     window = LONGEST_INT32 // S // c.BK * c.BK
-    launch(fixed_kernel, _grid(c, T, N, G), describe_digits(a_digits, c.BM, c.BK),
+    launch(grouped_fixed_kernel, _grid(c, T, N, G), describe_digits(a_digits, c.BM, c.BK),
            describe_digits(b_digits, c.BN, c.BK), a_digits.scale, b_digits.scale, offs, out, a, b, T, N, K, Kpad, G,
            *a.stride(), *b.stride(), *out.stride(), S=S, BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, GP=GP, WINDOW=window,
            WINDOWS=Kpad > window, WINDOW16=window16, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip

@@ -49,7 +49,7 @@ def loaded(p, others, ks, stride_k, size, k1):
 
 
 @triton.jit(do_not_specialize=["T"])
-def native_kernel(
+def weight_native_kernel(
     a, b, offs, c, T, M, N, stride_at, stride_am, stride_bt, stride_bn, stride_cg, stride_cm, stride_cn,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def native_kernel(
 
 
 @triton.jit(do_not_specialize=["T"])
-def ordered_kernel(
+def weight_ordered_kernel(
     a, b, offs, c, T, M, N, stride_at, stride_am, stride_bt, stride_bn, stride_cg, stride_cm, stride_cn,
     CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -83,7 +83,7 @@ def ordered_kernel(
 
 
 @triton.jit(do_not_specialize=["T"])
-def outer_kernel(
+def weight_outer_kernel(
     a, b, offs, c, T, M, N, stride_at, stride_am, stride_bt, stride_bn, stride_cg, stride_cm, stride_cn,
     CHUNK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, TYPE: tl.constexpr,
 ):  # fmt: skip
@@ -106,7 +106,7 @@ def outer_kernel(
 
 
 @triton.jit(do_not_specialize=["T"])
-def grouped_scale_kernel(
+def weight_scale_kernel(
     v, offs, scale, T, M, stride_t, stride_m, S: tl.constexpr, LAST: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """scale (G, M): 2 * e + flag of each group's part of each column of v (T, M)."""
@@ -140,7 +140,7 @@ def digits_of(v, e, S: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["T"])
-def fixed_kernel(
+def weight_fixed_kernel(
     a, b, scale_a, scale_b, offs, c, T, M, N, stride_at, stride_am, stride_bt, stride_bn, stride_cg, stride_cm,
     stride_cn, S: tl.constexpr, WINDOW: tl.constexpr, WINDOW16: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr,
@@ -194,25 +194,25 @@ def grouped_mm_weight(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, contract:
     common: dict[str, Any] = {"BM": BM, "BN": BN}
     if contract == "ordered" and (out.dtype == torch.float64 or torch.version.hip is not None):
         kind = tl.float64 if out.dtype == torch.float64 else tl.float32
-        launch(outer_kernel, grid, a, b, offs, out, *steps, CHUNK=CHUNK, TYPE=kind, **common)
+        launch(weight_outer_kernel, grid, a, b, offs, out, *steps, CHUNK=CHUNK, TYPE=kind, **common)
     elif contract == "ordered":
-        launch(ordered_kernel, grid, a, b, offs, out, *steps, CHUNK=CHUNK, BK=BK, **common)
+        launch(weight_ordered_kernel, grid, a, b, offs, out, *steps, CHUNK=CHUNK, BK=BK, **common)
     elif contract == "native":
         if a.dtype == torch.bfloat16 and lacks_bfloat16(a.device):
             raise NotImplementedError(f"contract: native has no bfloat16 tensor cores on {a.device}; use fixed16")
-        launch(native_kernel, grid, a, b, offs, out, *steps, BK=2 * BK, **common)
+        launch(weight_native_kernel, grid, a, b, offs, out, *steps, BK=2 * BK, **common)
     else:
         S = int(contract[5:]) // 8
         if T > LONGEST_INT64[S]:
             raise NotImplementedError(f"mat_a: {T} rows are too many for {S} digits; at most {LONGEST_INT64[S]}")
         scales = [_scales(v, offs, G, S) for v in (a, b)]
-        launch(fixed_kernel, grid, a, b, *scales, offs, out, *steps, S=S, WINDOW=LONGEST_INT32 // S // BK * BK,
+        launch(weight_fixed_kernel, grid, a, b, *scales, offs, out, *steps, S=S, WINDOW=LONGEST_INT32 // S // BK * BK,
                WINDOW16=engine_for(a.device) == "window16", BK=BK, **common)  # fmt: skip
 
 
 def _scales(v: Tensor, offs: Tensor, G: int, S: int) -> Tensor:
     T, M = v.shape
     scale = v.new_empty((G, M), dtype=torch.int32)
-    launch(grouped_scale_kernel, (G * cdiv(M, BM),), v, offs, scale, T, M, *v.stride(), S=S, LAST=LAST_SIGNIFICAND[S],
+    launch(weight_scale_kernel, (G * cdiv(M, BM),), v, offs, scale, T, M, *v.stride(), S=S, LAST=LAST_SIGNIFICAND[S],
            BM=BM, BK=BK)  # fmt: skip
     return scale

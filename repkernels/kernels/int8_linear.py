@@ -17,6 +17,7 @@ from repkernels.kernels.engine import engine_for
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed import digit_dot
 from repkernels.kernels.matmul_fixed_finish import LONGEST_INT32
+from repkernels.kernels.matmul_fixed_hopper import on_hopper
 from repkernels.kernels.matmul_fixed_narrow import weighted
 from repkernels.kernels.matmul_nonfinite import with_nonfinite
 from repkernels.kernels.operand import describe, describe_digits, readable
@@ -132,7 +133,9 @@ def int8_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, o
                BIAS=0 if bias is None else 2, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
         return
     digits = quantize(x[None], S)
-    c = pick(WINDOW16 if window16 else CONFIGURATIONS, out[None], 3 * S if window16 else S)
+    c = pick(
+        WINDOW16 if window16 else CONFIGURATIONS, out[None], 3 * S if window16 else S, 0 if on_hopper(device) else 4
+    )
     window = LONGEST_INT32 // c.BK * c.BK
     common: dict[str, Any] = {"BM": c.BM, "BN": c.BN, "BK": c.BK, "GROUP": c.GROUP, "BIAS": int(bias is not None)}
     launch(int8_kernel, (c.tiles(M, N),), describe_digits(digits, c.BM, c.BK), describe(readable_weight, [c.BN, c.BK]),

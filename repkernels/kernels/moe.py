@@ -15,7 +15,7 @@ COLUMNS = 1024
 
 
 @triton.jit(do_not_specialize=["n", "rank_programs"])
-def groups_kernel(
+def expert_groups_kernel(
     index, order, inverse, offs, n, E, rank_programs, BLOCK: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The first programs find the place of BLOCK slots each, the others where BLOCK experts end."""
@@ -49,16 +49,17 @@ def groups(index: Tensor, experts: int, order: Tensor, inverse: Tensor, offs: Te
     if n > MOST_COUNTED:
         return False
     programs = cdiv(n, 64)
-    launch(groups_kernel, (programs + cdiv(experts, 64),), index, order, inverse, offs, n, experts, programs, BLOCK=64,
-           STEP=64)  # fmt: skip
+    launch(expert_groups_kernel, (programs + cdiv(experts, 64),), index, order, inverse, offs, n, experts, programs,
+           BLOCK=64, STEP=64)  # fmt: skip
     return True
 
 
 @triton.jit
-def rows_kernel(x, order, out, k, columns, stride_x, COLUMNS: tl.constexpr):
+def expert_rows_kernel(x, order, out, k, columns, stride_x, COLUMNS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    source = tl.load(order + row) // k
+    # Division of 64-bit integers takes floating-point steps on some GPUs.
+    source = (tl.load(order + row).to(tl.int32) // k).to(tl.int64)
     tl.store(out + row * columns + j, tl.load(x + source * stride_x + j, mask=j < columns), mask=j < columns)
 
 
@@ -66,11 +67,11 @@ def rows(x: Tensor, order: Tensor, k: int, out: Tensor) -> None:
     """out[r] = x[order[r] // k], rows of x (T, C), C > 0, contiguous along C."""
     columns = x.shape[1]
     grid = (len(out), cdiv(columns, COLUMNS))
-    launch(rows_kernel, grid, x, order, out, k, columns, x.stride(0), COLUMNS=COLUMNS)
+    launch(expert_rows_kernel, grid, x, order, out, k, columns, x.stride(0), COLUMNS=COLUMNS)
 
 
 @triton.jit
-def combine_kernel(
+def expert_combine_kernel(
     x, weights, inverse, out, k, columns, stride_x, WEIGHTED: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
@@ -90,7 +91,7 @@ def combine(x: Tensor, weights: Tensor | None, inverse: Tensor, k: int, out: Ten
     """out (T, C): for each token the sum of its k rows of x (T * k, C), times its weights (T, k), contiguous."""
     columns = x.shape[1]
     grid = (len(out), cdiv(columns, COLUMNS))
-    launch(combine_kernel, grid, x, x if weights is None else weights, inverse, out, k, columns, x.stride(0),
+    launch(expert_combine_kernel, grid, x, x if weights is None else weights, inverse, out, k, columns, x.stride(0),
            WEIGHTED=weights is not None, COLUMNS=COLUMNS)  # fmt: skip
 
 

@@ -82,6 +82,7 @@ def kernels(target: str) -> set[str]:
     absent = {"conv_native_kernel"} if target == "sm_90" else hopper
     # Products of fp32 tiles have no one order on AMD's matrix cores; the chains written out there need no flags.
     tiles = {"ordered_kernel", "conv_ordered_kernel", "conv_weight_ordered_kernel", "nonfinite_rows_kernel"}
+    tiles |= {"grouped_ordered_kernel", "weight_ordered_kernel"}
     return found - absent - (tiles if TARGETS[target].hip else set())
 
 

@@ -11,6 +11,7 @@ from tests.instructions.case import Case
 from tests.instructions.cases import (
     contractions,
     convolutions,
+    decoder,
     indexing,
     layers,
     losses,
@@ -28,6 +29,7 @@ from tests.instructions.cases import (
 FAMILIES: tuple[ModuleType, ...] = (
     contractions,
     convolutions,
+    decoder,
     indexing,
     layers,
     losses,

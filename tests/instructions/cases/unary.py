@@ -28,7 +28,7 @@ def cases(target: str) -> Iterator[Case]:
     """Without gaps and with strides, aligned and not, fp32, half types and fp64."""
     for name in elementwise.FUNCTIONS if everything(target) else FEW:
         yield Case(f"elementwise {name}", partial(_launch, name, torch.float32))
-    for name, dtype in elementwise.unary.HALF:
+    for name, dtype in elementwise.HALF:
         if everything(target):
             yield Case(f"elementwise {name} {dtype}", partial(_launch, name, dtype))
     yield Case("elementwise odd", partial(_launch, "silu", torch.bfloat16, odd=True))
