@@ -35,11 +35,11 @@ def drawn(*shape, stream, dtype="float32", kind="ordinary", seed=3):
 
 
 def operands(queries=12, keys=280, dtype="float32", kind="ordinary", heads=(2, 1)):
-    """q, k, v of one sequence, heads of 32 and 24 elements."""
+    """q, k, v of one sequence, heads of 16 and 12 elements."""
     return (
-        drawn(1, heads[0], queries, 32, stream=0, dtype=dtype, kind=kind),
-        drawn(1, heads[1], keys, 32, stream=1, dtype=dtype, kind=kind),
-        drawn(1, heads[1], keys, 24, stream=2, dtype=dtype, kind=kind),
+        drawn(1, heads[0], queries, 16, stream=0, dtype=dtype, kind=kind),
+        drawn(1, heads[1], keys, 16, stream=1, dtype=dtype, kind=kind),
+        drawn(1, heads[1], keys, 12, stream=2, dtype=dtype, kind=kind),
     )
 
 
@@ -120,7 +120,7 @@ def test_gradients_are_those_of_binary64(contract, limit, softcap):
     """Normwise, and of the mask and the sinks too."""
     rule = Rule(contract, 0.3, causal=True, window=(180, -1), softcap=softcap)
     q, k, v = operands(12, 270)
-    mask, sinks, grad = drawn(12, 270, stream=4), drawn(2, stream=5), drawn(1, 2, 12, 24, stream=3)
+    mask, sinks, grad = drawn(12, 270, stream=4), drawn(2, stream=5), drawn(1, 2, 12, 12, stream=3)
     where = [250]
     out, lse = attention.forward(q, k, v, "float32", rule, mask, sinks, None, where)
     found = attention.backward(grad, q, k, v, out, lse, "float32", rule, mask, sinks, None, where)
@@ -141,7 +141,7 @@ def test_one_segment_is_its_formula(contract):
     p = exp_f32(s - s.max(axis=1, keepdims=True))
     total = tree(np.pad(p, ((0, 0), (0, 28))).T)
     same(lse[0, 1], s.max(axis=1) + ln_f32(total))
-    weighed = np.zeros((12, 24), np.float32)
+    weighed = np.zeros((12, 12), np.float32)
     if contract == "ordered":
         for j in range(100):
             weighed = fma32(p[:, j, None], v[0, 0, j], weighed)
@@ -249,7 +249,7 @@ def test_invisible_keys_contribute_nothing(contract):
     mask = drawn(30, 150, stream=4)
     mask[:, 3::7] = -np.inf
     mask[5] = -np.inf
-    grad, where = drawn(1, 2, 30, 24, stream=3), [100]
+    grad, where = drawn(1, 2, 30, 12, stream=3), [100]
 
     def results(k, v, mask):
         out, lse = attention.forward(q, k, v, "float32", rule, mask, None, None, where)
@@ -309,7 +309,7 @@ def test_visibility():
 @EVERY
 def test_heads_share_keys(contract):
     q, k, v = operands(queries=6, keys=140, heads=(4, 2))
-    rule, grad = Rule(contract, SCALE), drawn(1, 4, 6, 24, stream=3)
+    rule, grad = Rule(contract, SCALE), drawn(1, 4, 6, 12, stream=3)
     out, lse = attention.forward(q, k, v, "float32", rule)
     for h in range(4):
         part = q[:, h : h + 1], k[:, h // 2 : h // 2 + 1], v[:, h // 2 : h // 2 + 1]
