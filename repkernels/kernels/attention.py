@@ -5,7 +5,9 @@ from torch import Tensor
 
 from repkernels.attention import Attention, Sequences
 from repkernels.kernels.attention_arguments import along_last, call
+from repkernels.kernels.attention_fixed import attention_fixed
 from repkernels.kernels.attention_general import attention_general
+from repkernels.kernels.attention_general_backward import Gradients, attention_general_backward
 from repkernels.kernels.attention_native import attention_native
 from repkernels.kernels.attention_native_backward import attention_native_backward
 from repkernels.kernels.matmul_native import lacks_bfloat16
@@ -21,8 +23,10 @@ def attention(
     if attention.contract == "native":
         _check(q)
         attention_native(c)
-    else:
+    elif attention.contract == "ordered":
         attention_general(c)
+    else:
+        attention_fixed(c)
 
 
 def attention_backward(
@@ -37,7 +41,7 @@ def attention_backward(
         _check(q)
         attention_native_backward(c, along_last(grad), grad_q, grad_k, grad_v, grad_scores)
     else:
-        raise NotImplementedError(f"contract: {attention.contract} has no gradients of attention on a GPU yet")
+        attention_general_backward(c, Gradients(grad, grad_q, grad_k, grad_v, grad_scores))
 
 
 def _check(q: Tensor) -> None:

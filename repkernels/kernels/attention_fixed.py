@@ -54,7 +54,7 @@ def segment_of(
     x0, x1, factor, line, rows_k, plane_k, rows_v, plane_v, keys, values, factors_k, factors_v, sees,
     MASKED: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """(m, l, o, o') of a segment whose keys lie from `line` on, for rows of digits x0, x1 (M, E) with scaled factors (M,).
+    """(m, l, o, o') of the segment at `line`, for rows of digits x0, x1 (M, E), whose factors hold the scale.
 
     PARTS: 1, or 2 for the halves of v's columns one after the other.
     """

@@ -161,8 +161,9 @@ def attention_general(c: Call, flags: Tensor | None = None) -> None:
     parts, sums = plan.empty() if split else (c.out, c.out)
     programs = plan.programs if split else c.programs(plan.size, FOLD)
     launch(
-        attention_general_kernel, (programs,), c.q, c.k, c.v, parts, sums,
-        c.out if flags is None else flags, *c.arguments(plan.size), c.attention.scale, c.attention.softcap, plan.count, plan.part if split else plan.count, **c.constants(),
+        attention_general_kernel, (programs,), c.q, c.k, c.v, parts, sums, c.out if flags is None else flags,
+        *c.arguments(plan.size), c.attention.scale, c.attention.softcap, plan.count,
+        plan.part if split else plan.count, **c.constants(),
         FOLD=FOLD, BM=BM, DIGITS=S, SLOTS=slots, WRITTEN=torch.version.hip is not None, SPLIT=split,
         FLAGGED=flags is not None, num_warps=4 if few else 8, num_stages=1,
     )  # fmt: skip

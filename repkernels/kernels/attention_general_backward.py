@@ -111,6 +111,8 @@ def attention_queries_backward_kernel(
             y = of_rows(g_digits, e_g, odd_g, g_head, at_g, valid, v_head, at_v, there, columns_v, EV, DIGITS, 0,
                         WRITTEN)  # fmt: skip
             p, after, before = score_gradients(s, sees, capped, y, lse_row[:, None], delta_row[:, None], SOFTCAP)
+            # Or the digits of k would be kept until they are multiplied again, and shared memory would not hold them.
+            tl.debug_barrier()
             if SCORES:
                 at = grad_scores + at_row[:, None] * S + index[None, :]
                 tl.store(at, after, mask=valid[:, None] & there[None, :])
@@ -184,6 +186,8 @@ def attention_keys_backward_kernel(
                 lse_row = tl.load(lse + wide * stride_lb + h * stride_lh + memory, mask=valid, other=0.0)
                 delta_row = tl.load(delta + (wide * HQ + h) * L + memory, mask=valid, other=0.0)
                 p, after, before = score_gradients(s, sees, capped, y, lse_row[None, :], delta_row[None, :], SOFTCAP)
+                # As with the digits of k above.
+                tl.debug_barrier()
                 total_k += of_weights(before, sees, q_head, at_q, valid, columns, E, DIGITS, 0, WRITTEN)
                 total_v += of_weights(p, sees, g_head, at_g, valid, columns_v, EV, DIGITS, 0, WRITTEN)
         place = key_places(position, offset, batch, stride_dkb, stride_dks) + wide_head * stride_dkh

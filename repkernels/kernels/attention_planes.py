@@ -1,7 +1,7 @@
 """Digits of q, k and v laid out for the int8 products of attention_fixed.py: 16-bit numbers as two planes of bytes.
 
-Rows lie by the tiles and segments that read them, so a tile begins on a border wherever its sequence does. The digits of
-v lie by column, keys along memory, since int8 operands are read along the contracted axis.
+Rows lie by the tiles and segments that read them, so a tile begins on a border wherever its sequence does. The digits
+of v lie by column, keys along memory, since int8 operands are read along the contracted axis.
 """
 
 from typing import Any, NamedTuple
@@ -49,8 +49,8 @@ def attention_planes_kernel(
 ):  # fmt: skip
     """ROWS rows of one head into planes (2, HEADS, TOTAL, BE), or for KIND V (2, HEADS, BE, TOTAL).
 
-    factors (HEADS, TOTAL): 2^e; for KIND Q times scale, for KIND V 0 where a row is 0. flags, of sequences and KV heads:
-    set where a row has a non-finite element or an exponent beyond LEAST .. MOST.
+    factors (HEADS, TOTAL): 2^e; for KIND Q times scale, for KIND V 0 where a row is 0. flags, of sequences and KV
+    heads: set where a row has a non-finite element or an exponent beyond LEAST .. MOST.
     """
     of_rows = queries if KIND == Q else lengths
     b, head, tile = sequence_of(tl.program_id(0), of_rows, tiles, B, HEADS, ROWS, LAYOUT, LENGTH)
