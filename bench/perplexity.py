@@ -39,7 +39,7 @@ class Quality(NamedTuple):
 
 @app.command()
 def perplexity_command(
-    model: Annotated[str, typer.Option(help="A directory or name that transformers loads; tiny: a random one.")],
+    model: Annotated[str, typer.Option(help="smollm2, random:tiny, a directory or name that transformers loads.")],
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")] = "",
     file: Annotated[
         Path | None, typer.Option("--text", metavar="FILE", help="Python's documentation if left out.")
@@ -60,7 +60,7 @@ def perplexity_command(
         raise typer.BadParameter(f"--way: expected some of {', '.join(everything)}, got {unknown[0]!r}")
     about = machine.describe(where)
     results = Path(__file__).parent / "results"
-    if json_file is None and results.is_dir() and model != "tiny":
+    if json_file is None and results.is_dir() and not model.startswith("random:"):
         json_file = results / f"perplexity-{machine.slug(about['device'])}.json"
     base, ids = _loaded(model, where, file, tokens, windows)
     record: dict[str, Any] = {
@@ -90,15 +90,16 @@ def perplexity_command(
 
 def _loaded(name: str, where: torch.device, file: Path | None, tokens: int, windows: int) -> tuple[Any, list[Tensor]]:
     """The model in fp32, and windows of the text's token ids."""
-    from repkernels.verify.llm import models
+    from repkernels.llm.models import load
+    from repkernels.verify.llm.prompts import text
 
-    base, tokenizer = models.load(name, torch.float32, where)
-    if tokenizer is None:
-        ids = list(models.prompts(None, base.config.get_text_config().vocab_size)(tokens * windows, 0))
-    else:
-        text = models.text() if file is None else file.read_text(errors="replace")
-        # A token has four letters or so.
-        ids = tokenizer(text[: 16 * tokens * windows], add_special_tokens=False)["input_ids"]
+    try:
+        base, tokenizer = load(name, torch.float32, where)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"--model: {error}") from None
+    passage = text() if file is None else file.read_text(errors="replace")
+    # A token has four letters or so.
+    ids = tokenizer(passage[: 16 * tokens * windows], add_special_tokens=False)["input_ids"]
     found = [torch.tensor(ids[i : i + tokens], device=where) for i in range(0, len(ids) - tokens + 1, tokens)]
     if not found:
         raise typer.BadParameter(f"--text: {len(ids)} tokens are less than a window of {tokens}")

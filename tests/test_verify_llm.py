@@ -13,8 +13,10 @@ from repkernels.cli import app
 transformers = pytest.importorskip("transformers")
 
 from bench import perplexity  # noqa: E402
-from repkernels.verify.llm import checks, command, models, server  # noqa: E402
+from repkernels.llm.models import load  # noqa: E402
+from repkernels.verify.llm import checks, command, server  # noqa: E402
 from repkernels.verify.llm.batching import Answer  # noqa: E402
+from repkernels.verify.llm.prompts import prompts  # noqa: E402
 from repkernels.verify.llm.tally import Tally  # noqa: E402
 
 SIZES = replace(checks.QUICK, needle=13, lengths=(9,), pages=(32,), samples=2)
@@ -29,7 +31,11 @@ def what_is_there_is_no_garbage():
 
 
 def subject(model):
-    return checks.Subject(model, models.prompts(None, model.config.vocab_size), SIZES)
+    return checks.Subject(model, prompts(None, model.config.vocab_size), SIZES)
+
+
+def tiny():
+    return load("random:tiny", torch.float32)[0]
 
 
 def answer(tokens, logits):
@@ -49,7 +55,7 @@ def test_tally_counts_bits_as_far_as_the_tokens_before_agree():
 
 
 def test_transformers_alone_is_seen_to_differ():
-    (tally,) = checks.run(subject(models.tiny()), ["neighbours"])
+    (tally,) = checks.run(subject(tiny()), ["neighbours"])
     assert not tally.error and not tally.passed
     assert tally.runs == 4 and 0 < tally.differing < tally.compared and tally.logits > 1
 
@@ -59,7 +65,7 @@ def test_ours_holds(contract):
     from repkernels.integrations.transformers import enable
 
     names = [name for name in checks.CHECKS if name not in ("cuda-graphs", "pages", "repeats", "lengths")]
-    found = list(checks.run(subject(enable(models.tiny(), contract=contract)), names))
+    found = list(checks.run(subject(enable(tiny(), contract=contract)), names))
     assert [(tally.check, tally.error, tally.first) for tally in found if not tally.passed] == []
     assert [tally.check for tally in found] == names
     assert all(tally.runs >= 3 and tally.compared > 0 for tally in found)
@@ -78,7 +84,7 @@ def test_command(tmp_path, monkeypatch):
     # Ours would take long, and is tested above: this is transformers twice, whose answers differ.
     monkeypatch.setattr(command, "import_module", lambda name: type("", (), {"enable": lambda model, contract: model}))
     file = tmp_path / "found.json"
-    arguments = ["verify", "llm", "--model", "tiny", "--quick", "--device", "cpu", "--check", "decode-prefill"]
+    arguments = ["verify", "llm", "--model", "random:tiny", "--quick", "--device", "cpu", "--check", "decode-prefill"]
     done = CliRunner().invoke(app, [*arguments, "--stock", "--json", str(file), "--new-tokens", "3"])
     assert done.exit_code == 1, done.output
     found = json.loads(file.read_text())
@@ -92,10 +98,11 @@ def test_command(tmp_path, monkeypatch):
     "arguments",
     [
         [],
-        ["--model", "tiny", "--contract", "fixed12"],
-        ["--model", "tiny", "--check", "everything"],
-        ["--model", "tiny", "--dtype", "float8"],
-        ["--model", "tiny", "--device", "nonsense"],
+        ["--model", "random:tiny", "--contract", "fixed12"],
+        ["--model", "random:tiny", "--check", "everything"],
+        ["--model", "random:tiny", "--dtype", "float8"],
+        ["--model", "random:tiny", "--device", "nonsense"],
+        ["--model", "random:huge"],
         ["--server", "http://127.0.0.1:9", "--check", "pages"],
     ],
 )
@@ -137,7 +144,7 @@ def test_prompts_of_a_tokenizer_are_different_passages():
     def tokenizer(text, add_special_tokens):
         return {"input_ids": [ord(letter) for letter in text]}
 
-    prompt = models.prompts(tokenizer, 128)
+    prompt = prompts(tokenizer, 128)
     assert len(prompt(50, 0)) == 50 and prompt(50, 0) != prompt(50, 1)
     assert prompt(60, 0)[:50] == prompt(50, 0)
 
@@ -145,10 +152,22 @@ def test_prompts_of_a_tokenizer_are_different_passages():
 def test_perplexity(tmp_path):
     file = tmp_path / "found.json"
     ways = ["--way", "float32 torch", "--way", "bfloat16 torch", "--way", "float32 fixed24"]
-    arguments = ["--model", "tiny", "--device", "cpu", "--tokens", "24", "--windows", "2", *ways, "--json", str(file)]
+    arguments = [
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "--tokens",
+        "24",
+        "--windows",
+        "2",
+        *ways,
+        "--json",
+        str(file),
+    ]
     done = CliRunner().invoke(perplexity.app, arguments)
     assert done.exit_code == 0, done.output
     exact, half, ours = json.loads(file.read_text())["rows"]
     assert exact["kl"] == 0 and exact["same"] == 1
     assert abs(ours["perplexity"] / exact["perplexity"] - 1) < 1e-4 < abs(half["perplexity"] / exact["perplexity"] - 1)
-    assert CliRunner().invoke(perplexity.app, ["--model", "tiny", "--way", "float8 torch"]).exit_code == 2
+    assert CliRunner().invoke(perplexity.app, ["--model", "random:tiny", "--way", "float8 torch"]).exit_code == 2

@@ -23,7 +23,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 def llm_command(
     model: Annotated[
         str,
-        typer.Option(help="A directory or name that transformers loads; tiny: a random one. Of a server: its name."),
+        typer.Option(help="smollm2, random:tiny, a directory or name that transformers loads. Of a server: its name."),
     ] = "",
     contract: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "fixed16",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")] = "",
@@ -90,12 +90,17 @@ def _described(where: torch.device) -> dict[str, Any]:
 def _in_process(
     name: str, dtype: torch.dtype, where: torch.device, contract: str, stock: bool, sizes: Any, names: Sequence[str]
 ) -> Iterator[tuple[str, Iterator[Any]]]:
-    from repkernels.verify.llm import checks, models
+    from repkernels.llm.models import load
+    from repkernels.verify.llm import checks
+    from repkernels.verify.llm.prompts import prompts
 
     # It warns of what a test of batches does on purpose.
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    model, tokenizer = models.load(name, dtype, where)
-    prompt = models.prompts(tokenizer, model.config.get_text_config().vocab_size)
+    try:
+        model, tokenizer = load(name, dtype, where)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"--model: {error}") from None
+    prompt = prompts(tokenizer, model.config.get_text_config().vocab_size)
     # transformers collects garbage after every session: what there is already need not be looked at again.
     gc.collect()
     gc.freeze()

@@ -9,7 +9,7 @@ import torch
 
 from repkernels.verify.llm.batching import Answer
 from repkernels.verify.llm.checks import Answers, Sizes, tallied
-from repkernels.verify.llm.models import text
+from repkernels.verify.llm.prompts import text
 from repkernels.verify.llm.tally import Tally
 
 QUESTION = "Explain in two sentences why the sky is blue."
