@@ -323,6 +323,8 @@ def test_a_cancelled_request_and_bad_ones_leave_the_others_alone() -> None:
     with Session(model) as session:
         gone = session.manager.add_request(prompt(100), max_new_tokens=300)
         kept = session.manager.add_request(prompt(20), capture_logits=True)
+        with pytest.raises(ValueError, match="is running"):
+            session.manager.add_request(prompt(5), request_id=gone)
         session.manager.cancel_request(gone)
         for wrong in ([], [VOCABULARY], [-1], prompt(20) * 30):
             with pytest.raises(ValueError, match="input_ids"):

@@ -117,6 +117,8 @@ class Manager(ContinuousBatchingManager):
                 self._request_counter += 1
         elif parameters.sample_index(request_id):
             raise ValueError(f"request_id: {request_id!r} is how the answers of another request are named")
+        elif self._is_running(request_id):
+            raise ValueError(f"request_id: {request_id!r} is running; give each request an id of its own")
         new = self.generation_config.max_new_tokens if max_new_tokens is None else max_new_tokens
         new = self._limited(len(tokens), new)
         answers = self.num_return_sequences if num_return_sequences is None else num_return_sequences
@@ -168,6 +170,14 @@ class Manager(ContinuousBatchingManager):
                 **options,
             )
         return ids
+
+    def _is_running(self, request_id: str) -> bool:
+        waiting = any(state.request_id == request_id for state in list(self.input_queue.queue))
+        scheduler = None if self.batch_processor is None else self.batch_processor.scheduler
+        return waiting or (
+            scheduler is not None
+            and (request_id in scheduler.active_requests or request_id in scheduler.waiting_requests)
+        )
 
     def _limited(self, prompt: int, new: int | None) -> int:
         """The number of new tokens: as many as the model has positions for where none is given."""
