@@ -12,7 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from repkernels.kernels import activations, arithmetic, derivatives, gated, unary
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
+from repkernels.kernels.overlap import begin
 from repkernels.kernels.sizes import cdiv
 
 FUNCTIONS = unary.FUNCTIONS | activations.FUNCTIONS | derivatives.FUNCTIONS | arithmetic.FUNCTIONS | gated.FUNCTIONS
@@ -56,9 +57,10 @@ def apply(FUNCTION: tl.constexpr, a, b, c, s, t, OPERANDS: tl.constexpr, SCALARS
 @triton.jit(do_not_specialize=["s", "t"])
 def flat_kernel(
     a, b, c, out, n, s, t, FUNCTION: tl.constexpr, OPERANDS: tl.constexpr, SCALARS: tl.constexpr, WIDE: tl.constexpr,
-    SIZE: tl.constexpr,
+    SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Operands and result that lie in memory alike, without gaps."""
+    begin(OVERLAP)
     i = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     mask = i < n
     x = tl.load(a + i, mask=mask).to(WIDE)
@@ -113,7 +115,8 @@ def elementwise(name: str, operands: Sequence[Tensor], scalars: Sequence[float],
     }  # fmt: skip
     grid = (cdiv(out.numel(), size),)
     if all(each == [1] for each in strides):
-        launch(flat_kernel, grid, *three, out, out.numel(), *bits, **constants)
+        overlap = can_overlap(out.device)
+        launch(flat_kernel, grid, *three, out, out.numel(), *bits, OVERLAP=overlap, overlap=overlap, **constants)
         return
     furthest = max(sum((n - 1) * abs(s) for n, s in zip(sizes, each, strict=True)) for each in strides)
     constants["INDEX"] = tl.int32 if max(furthest, out.numel() + size) < 2**31 else tl.int64

@@ -7,7 +7,6 @@ operand, so that each digit plane of the large operand meets all of them in one 
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_wait
 
 from repkernels.digits import Digits
 from repkernels.kernels.arith import ldexp, store_result
@@ -15,6 +14,7 @@ from repkernels.kernels.configuration import Configuration, fitted
 from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.matmul_nonfinite import with_nonfinite
 from repkernels.kernels.operand import describe_digits
+from repkernels.kernels.overlap import FETCHED, begin, fetch
 from repkernels.kernels.quantize import quantize
 from repkernels.kernels.sizes import cdiv, next_power_of_2
 
@@ -31,16 +31,21 @@ def weighted(sums, i, S: tl.constexpr, SLOTS: tl.constexpr, BM: tl.constexpr, BN
 
 @triton.jit(do_not_specialize=["M", "K", "Kpad", "stride_wr", "stride_wk", "stride_xm", "stride_xk"])
 def narrow_kernel(
-    digits_w, digits_x, scale_w, scale_x, bias, c, w, x, R, M, K, Kpad,
+    digits_w, digits_x, scale_w, scale_x, bias, c, planes, w, x, R, M, K, Kpad,
     stride_wr, stride_wk, stride_xm, stride_xk, stride_cm, stride_cr,
     S: tl.constexpr, SLOTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr, FETCHES: tl.constexpr,
 ):  # fmt: skip
     """BM vectors of w (R, K) against all M <= BN vectors of x (M, K); the result's element (m, r) is their product.
 
     digits_w: over (S * R, Kpad); digits_x: over (S * BN, Kpad), read in blocks of SLOTS * BN rows. Kpad <= 131071.
+    planes: what digits_w describes, FETCHES KiB of whose rows are fetched beforehand.
     """
     row = tl.program_id(0) * BM
+    for i in tl.static_range(FETCHES):
+        for j in tl.static_range(S):
+            vectors = tl.minimum(row + tl.arange(0, BM), R - 1) + j * R
+            fetch(planes + vectors.to(tl.int64) * Kpad + i * 1024)
     c0 = tl.zeros((BM, SLOTS * BN), tl.int32)
     if S > 1:
         c1 = tl.zeros((BM, SLOTS * BN), tl.int32)
@@ -48,8 +53,7 @@ def narrow_kernel(
         c2 = tl.zeros((BM, SLOTS * BN), tl.int32)
     if S > 3:
         c3 = tl.zeros((BM, SLOTS * BN), tl.int32)
-    if OVERLAP:
-        gdc_wait()
+    begin(OVERLAP)
     for k in range(0, Kpad, BK):
         y = digits_x.load([0, k]).T
         c0 = tl.dot(digits_w.load([row, k]), y, c0, out_dtype=tl.int32)
@@ -99,8 +103,9 @@ def narrow(c: Configuration, a: Tensor, b: Tensor, bias: Tensor | None, out: Ten
     K, Kpad = a.shape[2], a_digits.planes.shape[-1]
     w = b[0].T
     overlap = can_overlap(out.device)
+    fetches = 1 if overlap and Kpad >= FETCHED else 0
     launch(narrow_kernel, (cdiv(N, c.BM),), describe_digits(b_digits, c.BM, c.BK),
            describe_digits(a_digits, slots * c.BN, c.BK), b_digits.scale, a_digits.scale, out if bias is None else bias,
-           out, w, a, N, M, K, Kpad, *w.stride(), *a.stride()[1:], *out.stride()[1:], S=S, SLOTS=slots, BM=c.BM,
-           BN=c.BN, BK=c.BK, BIAS=0 if bias is None else 2, OVERLAP=overlap, overlap=overlap, num_warps=c.num_warps,
-           num_stages=c.num_stages)  # fmt: skip
+           out, b_digits.planes, w, a, N, M, K, Kpad, *w.stride(), *a.stride()[1:], *out.stride()[1:], S=S, SLOTS=slots,
+           BM=c.BM, BN=c.BN, BK=c.BK, BIAS=0 if bias is None else 2, OVERLAP=overlap, FETCHES=fetches, overlap=overlap,
+           num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip

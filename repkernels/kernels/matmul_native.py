@@ -9,18 +9,26 @@ from torch import Tensor
 
 from repkernels.kernels.arith import store_result, tile_of
 from repkernels.kernels.configuration import Configuration, fitted, pick, pick_narrow, processors
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.operand import describe_vectors
+from repkernels.kernels.overlap import FETCHED, begin, fetch
 from repkernels.kernels.sizes import cdiv
 
 
-@triton.jit(do_not_specialize=["M", "K", "BATCH", "BATCH_A", "BATCH_B"])
+@triton.jit(do_not_specialize=["M", "K", "BATCH", "BATCH_A", "BATCH_B", "stride_wm"])
 def native_kernel(
-    a, b, bias, c, M, N, K, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn,
+    a, b, bias, c, w, M, N, K, BATCH, BATCH_A, BATCH_B, stride_cb, stride_cm, stride_cn, stride_wm,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIAS: tl.constexpr,
+    ACROSS_A: tl.constexpr, ACROSS_B: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr, FETCHES: tl.constexpr,
 ):  # fmt: skip
-    """Persistent over (batch, tile). a, b: descriptors over (batch * rows, K), or with ACROSS over (K, rows)."""
+    """Persistent over (batch, tile). a, b: descriptors over (batch * rows, K), or with ACROSS over (K, rows).
+
+    w: what a describes, FETCHES KiB of whose rows are fetched beforehand.
+    """
+    for i in tl.static_range(FETCHES):
+        rows = tl.minimum(tl.program_id(0) * BM + tl.arange(0, BM), M - 1)
+        fetch(w + rows.to(tl.int64) * stride_wm + i * (1024 // (w.dtype.element_ty.primitive_bitwidth // 8)))
+    begin(OVERLAP)
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for item in tl.range(tl.program_id(0), BATCH * tiles, tl.num_programs(0)):
         batch = item // tiles
@@ -71,6 +79,9 @@ def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     batch, M, N = out.shape
     tiles = batch * cdiv(M, c.BM) * cdiv(N, c.BN)
     programs = tiles if c.swap else min(tiles, processors(device))
-    launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, M, N, K, batch, first.shape[0],
-           second.shape[0], *out.stride(), BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP, ACROSS_A=across_a,
-           ACROSS_B=across_b, BIAS=by, num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip
+    overlap = can_overlap(device)
+    fetches = 2 if overlap and c.swap and not across_a and K * a.element_size() >= 2 * FETCHED else 0
+    launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, da.base, M, N, K, batch,
+           first.shape[0], second.shape[0], *out.stride(), da.strides[0], BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP,
+           ACROSS_A=across_a, ACROSS_B=across_b, BIAS=by, OVERLAP=overlap, FETCHES=fetches, overlap=overlap,
+           num_warps=c.num_warps, num_stages=c.num_stages)  # fmt: skip

@@ -10,7 +10,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents
 
 from repkernels.digits import Digits, padded
 from repkernels.kernels.arith import (
@@ -21,6 +20,7 @@ from repkernels.kernels.arith import (
     scale_exponent,
 )
 from repkernels.kernels.launch import can_overlap, launch
+from repkernels.kernels.overlap import begin
 from repkernels.kernels.sizes import cdiv, next_power_of_2
 
 
@@ -42,9 +42,8 @@ def rows_kernel(
     v, planes, scale, R, K, Kpad, per_batch, stride_b, stride_r, plane_stride,
     S: tl.constexpr, LAST: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Whole rows along contiguous K in registers. OVERLAP: the next kernel may be set up meanwhile."""
-    if OVERLAP:
-        gdc_launch_dependents()
+    """Whole rows along contiguous K in registers."""
+    begin(OVERLAP)
     rows = tl.program_id(0) * BR + tl.arange(0, BR)
     ks = tl.arange(0, BK)
     at = v + (rows // per_batch).to(tl.int64) * stride_b + (rows % per_batch).to(tl.int64) * stride_r
@@ -143,8 +142,9 @@ def quantize(
         BR = max(1, ROW_TILE // BK)
         few = R <= 64
         num_warps = 4 if BK < 4096 else (32 if BK > 8192 else 16) if few else (16 if BK > 8192 else 8)
+        overlap = few and can_overlap(v.device)
         launch(rows_kernel, (cdiv(R, BR),), v, out, scale, R, K, Kpad, per_batch, stride_b, stride_r,
-               plane_stride, BR=BR, BK=BK, OVERLAP=few and can_overlap(v.device), num_warps=num_warps,
+               plane_stride, BR=BR, BK=BK, OVERLAP=overlap, overlap=overlap, num_warps=num_warps,
                **common)  # fmt: skip
         return Digits(out, scale)
     BR, BK = ALONG_TILE if stride_k == 1 else ACROSS_TILE

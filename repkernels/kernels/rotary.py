@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
+from repkernels.kernels.overlap import begin
 from repkernels.kernels.rounded.trigonometric import cos as cosine
 from repkernels.kernels.rounded.trigonometric import sin as sine
 from repkernels.kernels.scalar import bits, scalar
@@ -85,9 +86,10 @@ def rotary_kernel(
     q, k, q_out, k_out, cos, sin, q_programs, q_rows, q1, q2, a0, a1, a2, b0, b1, b2, c0, c1, c2,
     k_rows, k1, k2, d0, d1, d2, e0, e1, e2, f0, f1, f2, ROTATED: tl.constexpr, WIDTH: tl.constexpr,
     Q_SIZE: tl.constexpr, Q_REST: tl.constexpr, K_SIZE: tl.constexpr, K_REST: tl.constexpr, BR: tl.constexpr,
-    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+    INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """The first programs rotate q, the others k. Strides of each: of x, of the result, of cos and sin."""
+    begin(OVERLAP)
     program = tl.program_id(0)
     if program < q_programs:
         rotate_rows(q, q_out, cos, sin, program, q_rows, q1, q2, a0, a1, a2, b0, b1, b2, c0, c1, c2, ROTATED, Q_SIZE,
@@ -119,9 +121,10 @@ def rotate(q: list[Tensor], k: list[Tensor], interleaved: bool, inverse: bool) -
         programs.append(cdiv(rows, BR))
         sides += [rows, shape[1], shape[2], *x.stride()[:3], *out.stride()[:3], *cos.stride()[:3]]
     (q_size, q_rest), (k_size, k_rest) = ((x.shape[3], _rest(x, rotated)) for x in (q[0], k[0]))
+    overlap = can_overlap(q[0].device)
     launch(rotary_kernel, (sum(programs),), q[0], k[0], q[1], k[1], q[2], q[3], programs[0], *sides, ROTATED=rotated,
            WIDTH=width, Q_SIZE=q_size, Q_REST=q_rest, K_SIZE=k_size, K_REST=k_rest, BR=BR, INTERLEAVED=interleaved,
-           INVERSE=inverse, num_warps=4)  # fmt: skip
+           INVERSE=inverse, OVERLAP=overlap, overlap=overlap, num_warps=4)  # fmt: skip
 
 
 def _rest(x: Tensor, rotated: int) -> int:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from repkernels.kernels.binary import divide, square_root
 from repkernels.kernels.functions import BLOCK, LANES, minus_zero
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.norm_apply import ROW, TYPES, add_rows, apply, gradient
 from repkernels.kernels.norm_sums import column_statistics, halved, pair_sums
+from repkernels.kernels.overlap import begin
 from repkernels.kernels.rows import MOST_CHUNKS, chunks_of, total_of, where_present, width_of
 from repkernels.kernels.sizes import cdiv, next_power_of_2
 
@@ -29,9 +30,10 @@ def norm_kernel(
     x, residual, weight, bias, y, total, mean, inverse, N, C, stride_xn, stride_xc, stride_rn, stride_rc,
     EPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr,
     CENTRED: tl.constexpr, RESIDUAL: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, WIDE: tl.constexpr,
-    WARPS: tl.constexpr,
+    WARPS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of CHUNKS chunks each: y and `total` contiguous, mean and inverse (N,)."""
+    begin(OVERLAP)
     FULL: tl.constexpr = EVEN and ROWS == 1
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     lane = tl.arange(0, WIDTH)[None, :]
@@ -234,12 +236,13 @@ def forward(
         apply(values, mean if centred else None, inverse, w, b, y, ROW)
         return y, total, mean, inverse
     many, warps, registers = configuration(columns, centred)
+    overlap = can_overlap(x.device)
     launch(
         norm_kernel, (cdiv(rows, many),), x, *_or(x, residual, w, b), y, y if total is None else total, mean,
         inverse, rows, columns, *x.stride(), *(x if residual is None else residual).stride(), EPS=float(eps), ROWS=many,
         WIDTH=width_of(columns), CHUNKS=chunks, EVEN=chunks * width_of(columns) == columns, CENTRED=centred,
         RESIDUAL=residual is not None, WEIGHT=w is not None, BIAS=b is not None, WIDE=TYPES[wide], WARPS=warps,
-        num_warps=warps,
+        OVERLAP=overlap, overlap=overlap, num_warps=warps,
         registers=registers if wide == torch.float32 else None,
     )  # fmt: skip
     return y, total, mean, inverse
