@@ -16,7 +16,8 @@ from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence,
 from repkernels.kernels.attention_segments import merged, ratios, reach, segments, store_rows
 from repkernels.kernels.attention_tiles import PARTS
 from repkernels.kernels.configuration import processors
-from repkernels.kernels.launch import launch
+from repkernels.kernels.launch import can_overlap, launch
+from repkernels.kernels.overlap import begin
 from repkernels.kernels.sizes import cdiv
 
 UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "factor", "inner", "COUNT", "PART"]
@@ -31,10 +32,11 @@ def attention_parts_kernel(
     LENGTH: tl.constexpr, PAGE: tl.constexpr, FOLD: tl.constexpr, SIZE: tl.constexpr, LEFT: tl.constexpr,
     RIGHT: tl.constexpr, FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, MASK: tl.constexpr,
     NEGATE: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr, BM: tl.constexpr,
-    BE: tl.constexpr, BEV: tl.constexpr,
+    BE: tl.constexpr, BEV: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """PART segments of one tile of BM rows, `native`: o into parts (B * L, HQ, COUNT, EV), m and l into sums
     (B * L, HQ, COUNT, 2), counted from the first segment that the tile sees."""
+    begin(OVERLAP)
     split = tl.cdiv(COUNT, PART)
     b, block, tile = sequence_of(tl.program_id(0) // split, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
     batch, row, count, offset, low, end, start = sequence(
@@ -91,9 +93,10 @@ def attention_merge_kernel(
     stride_ol, stride_oe, stride_lb, stride_lh, left, right, COUNT, EV: tl.constexpr, LAYOUT: tl.constexpr,
     LENGTH: tl.constexpr, FOLD: tl.constexpr, SIZE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     FIRST_KEY: tl.constexpr, FIRST_QUERY: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
-    NATIVE: tl.constexpr, BM: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr,
+    NATIVE: tl.constexpr, BM: tl.constexpr, COLS: tl.constexpr, UNROLL: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Merges the parts of a tile of BM rows, as attention_parts_kernel leaves them, for COLS columns of the result."""
+    begin(OVERLAP)
     across = tl.cdiv(EV, COLS)
     b, block, tile = sequence_of(tl.program_id(0) // across, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
     batch, row, count, offset, low, end, start = sequence(
@@ -177,12 +180,13 @@ class Parts:
         kept = ("EV", "LAYOUT", "LENGTH", "LEFT", "RIGHT", "FIRST_KEY", "FIRST_QUERY", "SINKS", "LSE")
         some: Any = [parts if t is None else t for t in (c.lse, c.sinks, s.queries, s.keys, s.first_key, s.first_query)]
         columns = c.out.shape[3]
+        overlap = can_overlap(c.q.device)
         launch(
             attention_merge_kernel, (c.programs(self.size, self.FOLD) * cdiv(columns, COLS),), parts, sums, c.out,
             *some, c.batch, c.q.shape[2], c.k.shape[2], c.q.shape[1], c.tiles(self.size), *c.out.stride(),
             *((0, 0) if c.lse is None else c.lse.stride()[:2]), *c.window(), self.count,
             **{name: constants[name] for name in kept}, FOLD=self.FOLD, SIZE=self.size, NATIVE=native,
-            BM=self.BM, COLS=COLS, UNROLL=8, num_warps=4,
+            BM=self.BM, COLS=COLS, UNROLL=8, OVERLAP=overlap, overlap=overlap, num_warps=4,
         )  # fmt: skip
 
 
@@ -205,10 +209,11 @@ def decode_native(c: Call, options: dict[str, Any], factor: float, inner: float)
     if not plan.worth:
         return False
     parts, sums = plan.empty()
+    overlap = can_overlap(c.q.device)
     launch(
         attention_parts_kernel, (plan.programs,), c.q, c.k, c.v, parts, sums, *c.arguments(plan.size), factor, inner,
-        plan.count, plan.part, **c.constants(), **options, FOLD=FOLD, SIZE=size, BM=BM, num_warps=PARTS.num_warps,
-        num_stages=PARTS.num_stages,
+        plan.count, plan.part, **c.constants(), **options, FOLD=FOLD, SIZE=size, BM=BM, OVERLAP=overlap, overlap=overlap,
+        num_warps=PARTS.num_warps, num_stages=PARTS.num_stages,
     )  # fmt: skip
     plan.merge(parts, sums, True)
     return True
