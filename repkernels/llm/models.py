@@ -38,9 +38,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def load(
-    name: str, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
-) -> tuple[Any, Any]:
+def load(name: str, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> tuple[Any, Any]:
     """A causal language model in evaluation mode on the device, and its tokenizer.
 
     name: "smollm2" (`repkernels.llm.smollm2`); "random:tiny", "random:135m", "random:1.7b", "random:llama-8b": random
