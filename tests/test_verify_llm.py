@@ -54,6 +54,13 @@ def test_tally_counts_bits_as_far_as_the_tokens_before_agree():
     assert json.loads(json.dumps(tally.as_json()))["answers"] == 2
 
 
+def test_tally_compares_a_servers_digests_of_rows():
+    tally = Tally("t")
+    for row in ("a", "b"):
+        tally.add(replace(answer(["x"], [[0.5]]), rows=(row,)), row)
+    assert not tally.passed and (tally.answers, tally.logits, tally.differing, tally.first) == (1, 2, 0, "b")
+
+
 def test_transformers_alone_is_seen_to_differ():
     (tally,) = checks.run(subject(tiny()), ["neighbours"])
     assert not tally.error and not tally.passed

@@ -46,11 +46,12 @@ class Settings:
 class Answer:
     """What one request got: its tokens, and the logits of each (n, V), fp32 on the CPU.
 
-    A server's answer has strings, and log-probabilities.
+    A server's answer has strings and log-probabilities, and digests of the rows of logits if the server gives them.
     """
 
     tokens: tuple[Any, ...]
     logits: Tensor
+    rows: tuple[str, ...] = ()
 
 
 class Session:

@@ -63,7 +63,7 @@ def llm_command(
     groups: dict[str, list[Any]] = {}
     if server:
         about: dict[str, Any] = {"server": server}
-        asked = servers.Server(server, sizes, model).named()
+        asked = _reached(servers.Server(server, sizes, model))
         about["model"] = asked.model
         groups[f"{asked.model} at {server}"] = _collected(servers.run(asked, names), console)
     else:
@@ -77,6 +77,13 @@ def llm_command(
         for title, tallies in _in_process(model, _DTYPES[kind], where, contract, stock, sizes, names):
             groups[title] = _collected(tallies, console)
     _finish(groups, about, console, json_file)
+
+
+def _reached(server: Any) -> Any:
+    try:
+        return server.named()
+    except Exception as error:  # the client's own errors have no base outside of its package
+        raise typer.BadParameter(f"--server: {server.url}: {type(error).__name__}: {error}") from None
 
 
 def _described(where: torch.device) -> dict[str, Any]:

@@ -18,11 +18,13 @@ TOP = 5
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """Where and what is asked. model: the first that the server lists, without a name."""
+    """Where and what is asked. model: the first that the server lists, without a name. digests: whether the server
+    gives digests of all logits, as `repkernels serve` does."""
 
     url: str
     sizes: Sizes
     model: str = ""
+    digests: bool = False
 
     def client(self) -> Any:
         """OpenAI's client. Raises ImportError with what to install."""
@@ -34,18 +36,28 @@ class Server:
         return OpenAI(base_url=url if url.endswith("/v1") else url + "/v1", api_key="none", max_retries=0)
 
     def named(self) -> "Server":
-        """With the model's name."""
-        if self.model:
-            return self
-        return dataclasses.replace(self, model=next(iter(self.client().models.list())).id)
+        """With the model's name, and whether there are digests.
+
+        Raises ValueError if the server has no such model, and what OpenAI's client raises.
+        """
+        found = {model.id: model.owned_by for model in self.client().models.list()}
+        name = self.model or next(iter(found), "")
+        if name not in found:
+            raise ValueError(f"model: the server has {', '.join(found) or 'none'}, not {name!r}")
+        return dataclasses.replace(self, model=name, digests=found[name] == "repkernels")
 
     def ask(self, question: str, new: int = 0, **options: Any) -> Answer:
         """The answer to one question, greedy unless options say otherwise; all n choices one after another."""
         found = self.client().chat.completions.create(
             model=self.model, messages=[{"role": "user", "content": question}], max_tokens=new or self.sizes.new_tokens,
-            logprobs=True, top_logprobs=TOP, **{"temperature": 0, "seed": 0, **options},
+            logprobs=True, top_logprobs=TOP, extra_body={"repkernels": {"digest": True}} if self.digests else None,
+            **{"temperature": 0, "seed": 0, **options},
         )  # fmt: skip
-        return _joined([_answer(choice) for choice in found.choices])
+        answer = _joined([_answer(choice) for choice in found.choices])
+        if not self.digests:
+            return answer
+        rows = [row for one in found.model_extra["repkernels"]["answers"] for row in one["digests"]["rows"]]
+        return dataclasses.replace(answer, rows=tuple(rows))
 
     def stream(self, question: str, stop_after: int = -1) -> str:
         """The text of a streamed answer; stop_after: leave after so many pieces."""

@@ -43,10 +43,10 @@ class Tally:
         count = int(different.sum())
         self.differing += count
         self.compared += one.numel()
-        self._logits.add(digest(answer.logits))
+        self._logits.add(digest([answer.logits, *answer.rows]))
         if count:
             self.largest = max(self.largest, float((one - other)[different].abs().nan_to_num(nan=torch.inf).max()))
-        if (count or answer.tokens != wanted.tokens) and not self.first:
+        if (count or (answer.tokens, answer.rows) != (wanted.tokens, wanted.rows)) and not self.first:
             self.first = what
 
     @property
@@ -62,7 +62,7 @@ class Tally:
     @property
     def passed(self) -> bool:
         """Whether there was one answer, to the bit."""
-        return not self.error and self.answers <= 1 and not self.differing
+        return not self.error and self.answers <= 1 and self.logits <= 1 and not self.differing
 
     def as_json(self) -> dict[str, Any]:
         """All counts."""
