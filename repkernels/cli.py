@@ -1,4 +1,4 @@
-"""The command line: `repkernels verify | demo | bench | audit`."""
+"""The command line: `repkernels verify | demo | bench | audit | serve | replay`."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -7,6 +7,7 @@ import typer
 
 from repkernels.audit.script import audit_command
 from repkernels.demo import demo_command
+from repkernels.llm.commands import replay_command, serve_command
 from repkernels.verify.llm.command import llm_command
 from repkernels.verify.report import verify_command
 
@@ -21,6 +22,8 @@ verify.callback(invoke_without_command=True)(verify_command)
 verify.command("llm")(llm_command)
 app.add_typer(verify, name="verify")
 app.command("demo")(demo_command)
+app.command("serve")(serve_command)
+app.command("replay")(replay_command)
 # What follows the script is the script's.
 app.command("audit", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(audit_command)
 
