@@ -13,8 +13,8 @@ from torch import Tensor
 from repkernels.kernels.attention_arguments import Call
 from repkernels.kernels.attention_native_segment import pages_of_segment, segment_of
 from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence, sequence_of
-from repkernels.kernels.attention_segments import merged, ratios, reach, segments, store_rows
-from repkernels.kernels.attention_tiles import PARTS
+from repkernels.kernels.attention_segments import SEGMENT, merged, ratios, reach, segments, store_rows
+from repkernels.kernels.attention_tiles import PARTS, stages_of
 from repkernels.kernels.configuration import processors
 from repkernels.kernels.launch import can_overlap, launch
 from repkernels.kernels.overlap import begin
@@ -108,7 +108,7 @@ def attention_merge_kernel(
         valid = (query < count) & (r < SIZE * FOLD)
         first = start + tile * SIZE
         last = tl.minimum(first + SIZE, start + count) - 1
-        begin, whole, whole_end, finish = segments(first, last, low, end, left, right, LEFT, RIGHT)
+        from_, whole, whole_end, to = segments(first, last, low, end, left, right, LEFT, RIGHT)
         memory = (row + query).to(tl.int64)
         wide = tl.cast(batch, tl.int64)
         columns = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
@@ -117,11 +117,11 @@ def attention_merge_kernel(
         m = tl.full((BM,), float("-inf"), tl.float32)
         l = tl.zeros((BM,), tl.float32)
         o = tl.zeros((BM, COLS), tl.float32)
-        for i in range(0, finish - begin, UNROLL):
+        for i in range(0, to - from_, UNROLL):
             # All loads before the first merge.
             tops, totals, outs = (), (), ()
             for j in tl.static_range(UNROLL):
-                there = r * 0 + (i + j) < finish - begin
+                there = r * 0 + (i + j) < to - from_
                 g = part + i + j
                 tops = tops + (tl.load(sums + g * 2, mask=valid & there, other=float("-inf")),)
                 totals = totals + (tl.load(sums + g * 2 + 1, mask=valid & there, other=0.0),)
@@ -209,11 +209,14 @@ def decode_native(c: Call, options: dict[str, Any], factor: float, inner: float)
     if not plan.worth:
         return False
     parts, sums = plan.empty()
+    constants = c.constants()
+    BE, BEV = constants["BE"], constants["BEV"]
+    stages = stages_of(PARTS.num_stages, 2 * BM * BE, 2 * SEGMENT.value * (BE + BEV), c.q.device)
     overlap = can_overlap(c.q.device)
     launch(
         attention_parts_kernel, (plan.programs,), c.q, c.k, c.v, parts, sums, *c.arguments(plan.size), factor, inner,
-        plan.count, plan.part, **c.constants(), **options, FOLD=FOLD, SIZE=size, BM=BM, OVERLAP=overlap, overlap=overlap,
-        num_warps=PARTS.num_warps, num_stages=PARTS.num_stages,
+        plan.count, plan.part, **constants, **options, FOLD=FOLD, SIZE=size, BM=BM, OVERLAP=overlap, overlap=overlap,
+        num_warps=PARTS.num_warps, num_stages=stages,
     )  # fmt: skip
     plan.merge(parts, sums, True)
     return True

@@ -24,7 +24,7 @@ from repkernels.kernels.attention_segments import (
     store_rows,
     whole_pages,
 )
-from repkernels.kernels.attention_tiles import TILES, UNSPLIT, Tile
+from repkernels.kernels.attention_tiles import TILES, UNSPLIT, Tile, stages_of
 from repkernels.kernels.launch import launch
 
 UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "factor", "inner"]
@@ -147,17 +147,19 @@ def attention_native(c: Call) -> None:
         if decode_native(c, options, factor, inner):
             return
         BM, fold, size = tile_of_few(c)
-        tile = UNSPLIT._replace(BM=BM, num_stages=UNSPLIT.num_stages if wide <= 128 else 1)
+        tile = UNSPLIT._replace(BM=BM)
     else:
         tile = TILES[wide]
         fold = c.group if c.rows < tile.BM and tile.BM % c.group == 0 else 1
         size = tile.BM // fold
+    width = constants["BE"] + constants["BEV"]
+    stages = stages_of(tile.num_stages, 2 * tile.BM * constants["BE"], 2 * SEGMENT.value * width, c.q.device)
     bulk = tile.BM >= 64 and c.sequences.table is None and in_bulk(c.q.device)
     bulk = bulk and c.mask is None and describable(c.k) and describable(c.v)
     keys = describe(c.k, SEGMENT.value, constants["BE"]) if bulk else c.k
     values = describe(c.v, SEGMENT.value, constants["BEV"]) if bulk else c.v
     launch(
         attention_native_kernel, (c.programs(size, fold),), c.q, c.k, c.v, keys, values, *c.arguments(size), factor,
-        inner, DESCRIBED=bulk, FOLD=fold, SIZE=size, BM=tile.BM, num_warps=tile.num_warps, num_stages=tile.num_stages,
+        inner, DESCRIBED=bulk, FOLD=fold, SIZE=size, BM=tile.BM, num_warps=tile.num_warps, num_stages=stages,
         **constants, **options,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from repkernels.kernels.attention_delta import delta
 from repkernels.kernels.attention_native_segment import holds_special, scores
 from repkernels.kernels.attention_rows import next_pass, rows_of_pass, sequence, sequence_of
 from repkernels.kernels.attention_segments import FLOAT_MASK, LOG2_E, positive, reach, seen, segments
-from repkernels.kernels.attention_tiles import KEY_GRADIENT, QUERY_GRADIENT
+from repkernels.kernels.attention_tiles import KEY_GRADIENT, QUERY_GRADIENT, stages_of
 from repkernels.kernels.launch import launch
 
 
@@ -173,8 +173,8 @@ def key_gradient_of(
     """(dk, dv, special) with the queries of a head at positions from u on, BM of them.
 
     key: positions of the keys (BN,), there if from low_key to end_key. lowest, highest: no key is seen from positions
-    below or from there on. lse_at: offset of the first query's LSE and D; lses, ds: descriptors of all of them, if SUMS.
-    mask: (BN,) pointers to the columns of the mask. special: as in segment_of, of q and dO.
+    below or from there on. lse_at: offset of the first query's LSE and D; lses, ds: descriptors of all, if SUMS. mask:
+    (BN,) pointers to the columns of the mask. special: as in segment_of, of q and dO.
     """
     position = u + tl.arange(0, BM)
     query = position - start
@@ -350,7 +350,9 @@ def attention_native_backward(
     options: dict[str, Any] = {"NEGATE": negate, **constants}
     scale = c.attention.scale
 
+    width = 2 * (constants["BE"] + constants["BEV"])
     tile = QUERY_GRADIENT[wide]
+    stages = stages_of(tile.num_stages, tile.BM * width, tile.BN * width, c.q.device)
     described = bulk and describable(c.k) and describable(c.v)
     keys = describe(c.k, tile.BN, constants["BE"]) if described else c.k
     values = describe(c.v, tile.BN, constants["BEV"]) if described else c.v
@@ -358,10 +360,11 @@ def attention_native_backward(
         attention_native_query_gradient_kernel, (c.programs(tile.BM, 1),), c.q, c.k, c.v, keys, values, grad, d,
         grad_q, d if grad_scores is None else grad_scores, *grad.stride()[:3], *grad_q.stride()[:3], scale,
         *c.arguments(tile.BM), factor, inner, DESCRIBED=described, SCORES=grad_scores is not None, BM=tile.BM,
-        BN=tile.BN, num_warps=tile.num_warps, num_stages=tile.num_stages, **options,
+        BN=tile.BN, num_warps=tile.num_warps, num_stages=stages, **options,
     )  # fmt: skip
 
     tile = KEY_GRADIENT[wide]
+    stages = stages_of(tile.num_stages, tile.BN * width, tile.BM * (width + 8), c.q.device)
     described = bulk and describable(c.q) and describable(grad)
     # The interpreter wants copies of one row to begin on a 16-byte border, which the device does not.
     sums = described and d.is_cuda and d.numel() < 2**31
@@ -373,5 +376,5 @@ def attention_native_backward(
         attention_native_key_gradient_kernel, (programs,), c.q, c.k, c.v, qs, dos, lses, ds, grad, d, grad_k, grad_v,
         *grad.stride()[:3], *grad_k.stride()[:3], *grad_v.stride()[:3], scale, key_tiles, *c.arguments(tile.BM),
         factor, inner, DESCRIBED=described, SUMS=sums, BM=tile.BM, BN=tile.BN, num_warps=tile.num_warps,
-        num_stages=tile.num_stages, **options,
+        num_stages=stages, **options,
     )  # fmt: skip

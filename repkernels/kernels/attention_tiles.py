@@ -2,6 +2,10 @@
 
 from typing import NamedTuple
 
+import torch
+
+from repkernels.kernels.configuration import shared_memory
+
 
 class Tile(NamedTuple):
     """How a program is compiled: rows of q, warps, stages of the loop over keys."""
@@ -30,3 +34,8 @@ class GradientTile(NamedTuple):
 # dQ, over the keys, and dK and dV, over the queries.
 QUERY_GRADIENT = {64: GradientTile(128, 64, 8, 3), 128: GradientTile(128, 64, 8, 3), 256: GradientTile(64, 64, 8, 1)}
 KEY_GRADIENT = {64: GradientTile(64, 128, 8, 3), 128: GradientTile(64, 64, 4, 2), 256: GradientTile(64, 64, 8, 1)}
+
+
+def stages_of(most: int, fixed: int, stage: int, device: torch.device) -> int:
+    """As many stages, up to `most`, as shared memory holds beside what stays there; in bytes."""
+    return max(1, min(most, (shared_memory(device) - fixed) // stage))
