@@ -1,6 +1,6 @@
 """Deep-learning operations whose every bit is defined: by the operands and the contract, and by nothing else."""
 
-from repkernels import nn, optim, random
+from repkernels import nn, optim, random, sampling
 from repkernels.audit import audit
 from repkernels.contract import Contract, checkpoint_contexts, contract, get_contract, set_contract
 from repkernels.digest import digest
@@ -101,6 +101,7 @@ __all__ = [
     "reciprocal",
     "reproducible",
     "rsqrt",
+    "sampling",
     "scatter_add",
     "set_contract",
     "sigmoid",
