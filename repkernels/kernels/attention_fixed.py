@@ -31,6 +31,7 @@ from repkernels.kernels.attention_segments import (
     store_rows,
     weigh,
 )
+from repkernels.kernels.configuration import shared_memory
 from repkernels.kernels.engine import engine_for
 from repkernels.kernels.launch import launch
 from repkernels.kernels.operand import describe
@@ -194,11 +195,12 @@ def attention_fixed(c: Call) -> None:
     S = digits_of(c.attention.contract)
     moderate = 2.0**-20 <= abs(c.attention.scale) <= 2.0**20
     plain = c.sequences.table is None and c.mask is None and c.attention.softcap == 0 and moderate
-    if S != 2 or not plain or c.rows <= FEW or c.group * c.k.shape[1] != c.q.shape[1] or not int8(c.q.device):
+    constants = c.constants()
+    tile = fitting(max(32, constants["BE"]), max(32, constants["BEV"]), c.q.device)
+    shared = c.group * c.k.shape[1] == c.q.shape[1]
+    if S != 2 or not plain or not shared or c.rows <= FEW or not int8(c.q.device) or tile is None:
         attention_general(c)
         return
-    constants = c.constants()
-    tile = _forced.get() or TILES[max(constants["BE"], constants["BEV"], 64)]
     flags = torch.zeros((c.batch + 1, c.k.shape[1]), dtype=torch.int32, device=c.q.device)
     q = planes_of(c, c.q, Q.value, tile.BM, flags)
     k, v = planes_of(c, c.k, K.value, SEGMENT.value, flags), planes_of(c, c.v, V.value, SEGMENT.value, flags)
@@ -210,6 +212,17 @@ def attention_fixed(c: Call) -> None:
         COLUMNS=columns, num_warps=tile.num_warps, num_stages=tile.num_stages, **constants,
     )  # fmt: skip
     attention_general(c, flags)
+
+
+def fitting(BE: int, BEV: int, device: torch.device) -> FixedTile | None:
+    """A tile that shared memory holds the operands of, with as many stages as it can; None if there is none."""
+    if chosen := _forced.get():
+        return chosen
+    tile = TILES[max(BE, BEV, 64)]
+    for c in (tile, tile._replace(num_stages=1), tile._replace(BM=64, num_warps=4, num_stages=1)):
+        if 2 * (c.BM * BE + c.num_stages * SEGMENT.value * (BE + BEV)) + 2048 <= shared_memory(device):
+            return c
+    return None
 
 
 def int8(device: torch.device) -> bool:
