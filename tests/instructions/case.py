@@ -15,7 +15,7 @@ class Case(NamedTuple):
     """A call, and the operand types that its products of tiles may have, and those that one must have.
 
     maximum: whether it may take the hardware's maximum, because no result shows which of two zeros it chose or that it
-    lost a NaN.
+    lost a NaN. exp2: whether it may take the hardware's, as `native` attention does.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Case(NamedTuple):
     may: frozenset[str] = frozenset()
     need: frozenset[str] = frozenset()
     maximum: bool = False
+    exp2: bool = False
 
 
 def everything(target: str) -> bool:

@@ -56,7 +56,7 @@ def check(target: str) -> Report:
 
 def _wrong(case: Case, compiled: list[Compiled], whole: bool) -> Iterator[str]:
     for c in compiled:
-        yield from (f"{c.kernel}: {what}" for what in violations(c, case.may, case.maximum))
+        yield from (f"{c.kernel}: {what}" for what in violations(c, case.may, case.maximum, case.exp2))
         if "i8" in case.need and dots(c)["f16"] > 1:
             yield f"{c.kernel}: ir: more half-precision products than that of the sign classes"
     has = {kind for c in compiled for kind in dots(c)}

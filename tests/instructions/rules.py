@@ -25,6 +25,7 @@ FORBIDDEN_OPERATIONS = {
     "tt.dot_scaled",
 }
 MAXIMUM = {"arith.maxnumf", "arith.maximumf"}
+EXP2 = {"math.exp2"}
 # Assembly in the source may order kernels, and compute nothing.
 INLINE = r'tt\.elementwise_inline_asm "griddepcontrol\.[^"]*"'
 
@@ -49,16 +50,19 @@ _PTX_TILES = r"^\s*(?:@\S+\s+)?((?:w?mma\S*\.sync|wgmma\.mma_async|tcgen05\.mma)
 _AMD_TILES = r"^\s*(v_(?:mfma|smfmac|wmma|swmmac|dot\d)\S*)"
 
 
-def violations(c: Compiled, tiles: Set[str] = frozenset(), maximum: bool = False) -> list[str]:
+def violations(c: Compiled, tiles: Set[str] = frozenset(), maximum: bool = False, exp2: bool = False) -> list[str]:
     """Each forbidden thing in `c`, as "where: what", with the first line that shows it.
 
-    tiles: the operand types that products of tiles may have in this kernel. maximum: it may take the hardware's.
+    tiles: the operand types that products of tiles may have in this kernel. maximum, exp2: it may take the hardware's.
     """
     found = ["launch: enable_fp_fusion is on"] if c.fusion else []
     if c.shared_memory > TARGETS[c.target].shared_memory:
         found.append(f"launch: {c.shared_memory} bytes of shared memory")
     found += [f"ir: product of {kind} tiles" for kind in sorted(set(dots(c)) - tiles)]
-    return found + _in_operations(c.ir, MAXIMUM if maximum else set()) + _in_reductions(c.ir) + _in_assembly(c)
+    allowed = (MAXIMUM if maximum else set()) | (EXP2 if exp2 else set())
+    if exp2:
+        c = c._replace(assembly=re.sub(r"\bex2\.approx(?:\.ftz)?\.f32|\bv_exp_f32", "exp2", c.assembly))
+    return found + _in_operations(c.ir, allowed) + _in_reductions(c.ir) + _in_assembly(c)
 
 
 def dots(c: Compiled) -> Counter[str]:
@@ -75,7 +79,7 @@ def _in_operations(ir: str, allowed: Set[str]) -> list[str]:
         operation, types = match[1], line.rsplit(" : ", 1)[-1]
         is_float = re.search(FLOAT, types)
         if operation in FORBIDDEN_OPERATIONS - allowed or (
-            operation.startswith("math.") and operation not in FUNCTIONS
+            operation.startswith("math.") and operation not in FUNCTIONS | allowed
         ):
             found.append(f"ir: {operation}")
         elif operation == "arith.divf" and "f64" not in types:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from tests.instructions.case import Case
 from tests.instructions.cases import (
+    attention,
     contractions,
     convolutions,
     decoder,
@@ -27,6 +28,7 @@ from tests.instructions.cases import (
 )
 
 FAMILIES: tuple[ModuleType, ...] = (
+    attention,
     contractions,
     convolutions,
     decoder,
