@@ -44,7 +44,7 @@ from repkernels.cpu.attention_scores import (
 )
 from repkernels.cpu.blocks import is_small
 from repkernels.cpu.spread import spread
-from repkernels.cpu.threads import share
+from repkernels.cpu.threads import buffer, share
 
 # Query rows of a unit, about: enough for reading keys to cost little beside them.
 ROWS = 96
@@ -93,8 +93,8 @@ def attention(
 
     def compute(piece: Piece) -> None:
         digits, units, segments = x.options.digits, len(piece.units), piece.slots // SEGMENT
-        scores = _scores(x.q, x.k, x.widths[0], x, piece, digits)
-        seen = np.empty(units * piece.m * piece.slots, np.uint8)
+        scores = _scores("scores", x.q, x.k, x.widths[0], piece, digits)
+        seen = _memory("seen", units * piece.m * piece.slots, np.uint8)
         count = units * piece.m
         kind = np.empty(count * (segments + 1), np.uint8)
         a, b = np.empty(len(kind), np.float32), np.empty(len(kind), np.float32)
@@ -129,9 +129,9 @@ def attention_backward(
 
     def gradients(piece: Piece, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """dS before the soft cap, P, and which keys are seen."""
-        scores = _scores(x.q, x.k, E, x, piece, digits)
-        products = _scores(g, x.v, Ev, x, piece, digits)
-        seen = np.empty(len(piece.units) * piece.m * piece.slots, np.uint8)
+        scores = _scores("scores", x.q, x.k, E, piece, digits)
+        products = _scores("products", g, x.v, Ev, piece, digits)
+        seen = _memory("seen", len(piece.units) * piece.m * piece.slots, np.uint8)
         derive(scores, products, seen, piece.m, piece.slots, piece.places, x.mask, x.options, of_rows, d, target)
         return scores, products, seen
 
@@ -155,11 +155,11 @@ def attention_backward(
     _run(for_keys, _key_units(x), x, True)
 
 
-def _scores(left: Operand, right: Operand, width: int, x: Inputs, piece: Piece, digits: int) -> np.ndarray:
+def _scores(name: str, left: Operand, right: Operand, width: int, piece: Piece, digits: int) -> np.ndarray:
     """(units, m, padded slots): the contractions of query rows with keys."""
     a, b = _queries(left, width, piece, digits, LEFT), _keys(right, width, piece, digits, RIGHT)
     units, m, slots = len(piece.units), piece.m, piece.slots
-    out = np.empty(units * m * padded(slots), np.float32)
+    out = _memory(name, units * m * padded(slots), np.float32)
     multiply(a, b, units, m, piece.live, slots, slots, width, digits, True, out)
     if digits and (a.special.any() or b.special.any()):
         mend_products(a, b, units, m, slots, out)
@@ -180,9 +180,9 @@ def _weighted(w: np.ndarray, seen: np.ndarray, rows: Packed, piece: Piece, digit
         steps, steps_of_seen = (wide, 1), (piece.slots, 1)
     at, of_seen = at.reshape(-1), of_seen.reshape(-1)
     count = len(at)
-    weights = _packed(count * m, SEGMENT, digits, LEFT)
+    weights = _packed("weights", count * m, SEGMENT, digits, LEFT)
     pack_weights(w, at, *steps, count, m, rows.power, digits, weights)
-    out = np.empty(count * m * padded(width), np.float32)
+    out = _memory("sums", count * m * padded(width), np.float32)
     multiply(weights, rows, count, m, live, width, padded(width), SEGMENT, digits, False, out)
     if rows.special.any() or (digits and weights.special.any()):
         mend_sums(weights, rows, seen, of_seen, *steps_of_seen, count, m, digits, out)
@@ -201,26 +201,31 @@ def _add_up(
 
 def _queries(x: Operand, width: int, piece: Piece, digits: int, how: int) -> Packed:
     places = piece.places
-    packed = _packed(len(places.query), width, digits, how)
+    packed = _packed("queries", len(places.query), width, digits, how)
     pack(x, places.batch, places.head, places.query, digits, how, packed)
     return packed
 
 
 def _keys(x: Operand, width: int, piece: Piece, digits: int, how: int) -> Packed:
     places = piece.places
-    packed = _packed(len(places.key_row), width, digits, how)
+    packed = _packed("keys", len(places.key_row), width, digits, how)
     pack(x, places.key_batch, np.repeat(piece.units[:, 1], piece.slots), places.key_row, digits, how, packed)
     return packed
 
 
-def _packed(n: int, width: int, digits: int, how: int) -> Packed:
+def _memory(name: str, size: int, dtype: Any) -> np.ndarray:
+    """Memory of the present thread, which is not given back: fresh pages cost more than what is done in them."""
+    return buffer(f"attention {name}", size, dtype)[:size]
+
+
+def _packed(name: str, n: int, width: int, digits: int, how: int) -> Packed:
     size = n * padded(width) if how == COLUMNS else (n + UNIT) * width
     return Packed(
-        np.empty((n, width), np.float32),
-        np.empty(0 if digits else size, np.float32),
-        np.empty(planes_of(digits) * size if digits else 0, np.float64),
-        np.empty(n if digits else 0, np.float64),
-        np.zeros(n, np.uint8),
+        _memory(f"{name}, rows", n * width, np.float32).reshape(n, width),
+        _memory(f"{name}, packed", 0 if digits else size, np.float32),
+        _memory(f"{name}, packed", planes_of(digits) * size if digits else 0, np.float64),
+        np.empty(n, np.float64),
+        np.empty(n, np.uint8),
     )
 
 

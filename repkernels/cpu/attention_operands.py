@@ -68,14 +68,25 @@ def padded(n: int) -> int:
 @njit
 def load_row(out, x, at, stride):
     """out = the elements at, at + stride, ... of x's memory."""
+    n = out.size
     if x.kind == FP32:
-        for j in range(out.size):
-            out[j] = x.fp32[at + j * stride]
+        if stride == 1:
+            numbers = x.fp32[at : at + n]
+            for j in range(n):
+                out[j] = numbers[j]
+        else:
+            for j in range(n):
+                out[j] = x.fp32[at + j * stride]
     elif x.kind == BF16:
-        for j in range(out.size):
-            out[j] = _from_bf16(x.half[at + j * stride])
+        if stride == 1:
+            bits = x.half[at : at + n]
+            for j in range(n):
+                out[j] = _from_bf16(bits[j])
+        else:
+            for j in range(n):
+                out[j] = _from_bf16(x.half[at + j * stride])
     else:
-        for j in range(out.size):
+        for j in range(n):
             out[j] = _from_fp16(x.half[at + j * stride])
 
 
@@ -101,108 +112,152 @@ def exponents(m, digits):
 
 
 @njit
-def put_factors(line, digits, left, out, plane, at, step, group):
-    """Puts what products take of the integers `line` to out[at + k // step * group + k % step], ... of each plane."""
-    for first in range(0, line.size, step):
-        place = at + first // step * group
-        for c in range(min(step, line.size - first)):
-            q = line[first + c]
-            if digits <= 2:
-                out[place + c] = q
-                continue
-            upper = ((q + 0.25) * 0.00390625 + ROUNDER) - ROUNDER
-            if digits == 3:
-                out[place + c] = upper if left else q
-                out[place + plane + c] = q - 256.0 * upper if left else upper
-            else:
-                top = ((upper + 0.25) * 0.00390625 + ROUNDER) - ROUNDER
-                out[place + c] = top if left else q
-                out[place + plane + c] = q - 65536.0 * top if left else top
-                out[place + 2 * plane + c] = upper - 256.0 * top
+def factors(q, digits, left, plane, out):
+    """out = what the product of that plane takes of the integers q."""
+    if digits <= 2 or (plane == 0 and not left):
+        for k in range(q.size):
+            out[k] = q[k]
+    elif digits == 3:
+        upper = left == (plane == 0)
+        for k in range(q.size):
+            h = ((q[k] + 0.25) * 0.00390625 + ROUNDER) - ROUNDER
+            out[k] = h if upper else q[k] - 256.0 * h
+    else:
+        top, last = left == (plane == 0), plane == 2
+        for k in range(q.size):
+            upper = ((q[k] + 0.25) * 0.00390625 + ROUNDER) - ROUNDER
+            h = ((upper + 0.25) * 0.00390625 + ROUNDER) - ROUNDER
+            out[k] = upper - 256.0 * h if last else (h if top else q[k] - 65536.0 * h)
+
+
+@njit
+def put_group(lines, spare, digits, left, out, at):
+    """Packs WIDE rows of integers as neighbours; spare: of their shape."""
+    count = max(1, digits - 1)
+    for plane in range(count):
+        for i in range(WIDE):
+            factors(lines[i], digits, left, plane, spare[i])
+        a, b, c, d = spare[0], spare[1], spare[2], spare[3]
+        start = at + plane * (out.size // count)
+        target = out[start : start + WIDE * a.size]
+        for k in range(a.size):
+            target[4 * k] = a[k]
+            target[4 * k + 1] = b[k]
+            target[4 * k + 2] = c[k]
+            target[4 * k + 3] = d[k]
+
+
+@njit
+def put_columns(line, spare, digits, out, at):
+    """Packs the integers of one row of a segment, WIDE columns after another."""
+    count = max(1, digits - 1)
+    for plane in range(count):
+        factors(line, digits, False, plane, spare)
+        start = at + plane * (out.size // count)
+        for k in range(line.size):
+            out[start + k // WIDE * (WIDE * SEGMENT) + k % WIDE] = spare[k]
+
+
+@njit
+def put_narrow(row, columns, out, at):
+    """Packs one row of fp32 numbers: beside its neighbours, or by NARROW columns after another."""
+    if columns:
+        for k in range(row.size):
+            out[at + k // NARROW * (NARROW * SEGMENT) + k % NARROW] = row[k]
+    else:
+        for k in range(row.size):
+            out[at + NARROW * k] = row[k]
+
+
+@njit
+def integers(values, digits, line):
+    """line = the integers of fp32 values; 2^e, or 0 if none is finite and not 0, and whether all are finite."""
+    finite, every = I32(0), I32(0)
+    for k in range(values.size):
+        bits = I32(bitcast(values[k]) & 0x7FFFFFFF)
+        every = max(every, bits)
+        finite = max(finite, bits if bits < 0x7F800000 else I32(0))
+    if digits == 0:
+        return F64(0), every < 0x7F800000
+    power, inverse = F64(0), F64(0)
+    if finite > 0:
+        power, inverse = exponents(F64(bitcast(finite)), digits)
+    for k in range(values.size):
+        v = values[k] if I32(bitcast(values[k]) & 0x7FFFFFFF) < 0x7F800000 else F32(0)
+        line[k] = (F64(v) * inverse + ROUNDER) - ROUNDER
+    return power, every < 0x7F800000
 
 
 @kernel
 def pack(x, batch, head, row, digits, how, packed):
     """Reads the rows (batch, head, row) of x, +0 where batch or row is negative, and packs them.
 
-    LEFT, RIGHT: groups of neighbouring rows. COLUMNS: by segments of rows; each a right operand of its columns.
+    LEFT, RIGHT: groups of neighbouring rows, a multiple of NARROW. COLUMNS: by segments of rows, each the right operand
+    of its columns.
     """
     state = keep_subnormals()
     count, width = packed.raw.shape
-    line, strides = np.empty(width, np.float64), x.strides
+    lines, spare, strides = np.empty((WIDE, width), np.float64), np.empty((WIDE, width), np.float64), x.strides
     columns = (width + UNIT - 1) // UNIT * UNIT
-    lanes = NARROW if digits == 0 else WIDE
-    plane = packed.wide.size // max(1, digits - 1)
     for r in range(count):
         values = packed.raw[r]
         if batch[r] >= 0 and row[r] >= 0:
-            at = batch[r] * strides[0] + head[r] * strides[1] + row[r] * strides[2]
-            if strides[3] == 1:
-                load_row(values, x, at, 1)
-            else:
-                load_row(values, x, at, strides[3])
+            load_row(values, x, batch[r] * strides[0] + head[r] * strides[1] + row[r] * strides[2], strides[3])
         else:
             for k in range(width):
                 values[k] = 0
-        finite, every = I32(0), I32(0)
-        for k in range(width):
-            bits = I32(bitcast(values[k]) & 0x7FFFFFFF)
-            every = max(every, bits)
-            finite = max(finite, bits if bits < 0x7F800000 else I32(0))
-        packed.special[r] = every >= 0x7F800000
-        if how == COLUMNS:
-            place, step, group = r // SEGMENT * SEGMENT * columns + r % SEGMENT * lanes, lanes, SEGMENT * lanes
-        else:
-            place, step, group = r // lanes * lanes * width + r % lanes, 1, lanes
+        power, finite = integers(values, digits, lines[r % WIDE])
+        packed.special[r] = not finite
+        of_segment, slot = r // SEGMENT * SEGMENT * columns, r % SEGMENT
         if digits == 0:
-            for first in range(0, width, step):
-                for c in range(min(step, width - first)):
-                    packed.narrow[place + first // step * group + c] = values[first + c]
+            by_columns = how == COLUMNS
+            place = of_segment + slot * NARROW if by_columns else r // NARROW * NARROW * width + r % NARROW
+            put_narrow(values, by_columns, packed.narrow, place)
             continue
-        power, inverse = F64(0), F64(0)
-        if finite > 0:
-            power, inverse = exponents(F64(bitcast(finite)), digits)
         packed.power[r] = power
-        for k in range(width):
-            v = values[k] if I32(bitcast(values[k]) & 0x7FFFFFFF) < 0x7F800000 else F32(0)
-            line[k] = (F64(v) * inverse + ROUNDER) - ROUNDER
-        put_factors(line, digits, how == LEFT, packed.wide, plane, place, step, group)
+        if how == COLUMNS:
+            put_columns(lines[r % WIDE], spare[0], digits, packed.wide, of_segment + slot * WIDE)
+        elif r % WIDE == WIDE - 1:
+            put_group(lines, spare, digits, how == LEFT, packed.wide, (r - WIDE + 1) * width)
     restore(state)
 
 
 @kernel
 def pack_weights(w, at, row_step, step, units, m, unit, digits, packed):
-    """Packs m rows of SEGMENT weights for each segment of `units`, as left operands.
+    """Packs m rows of SEGMENT weights for each segment of `units`, as left operands; m: a multiple of NARROW.
 
     Row i of the segment g has the elements w[at[g] + i * row_step + j * step], each times unit[g * SEGMENT + j] if
     `digits`. packed: (segments * m, SEGMENT); power and special are those of its rows.
     """
     state = keep_subnormals()
-    line = np.empty(SEGMENT, np.float64)
-    lanes = NARROW if digits == 0 else WIDE
-    plane = packed.wide.size // max(1, digits - 1)
+    lines, spare = np.empty((WIDE, SEGMENT), np.float64), np.empty((WIDE, SEGMENT), np.float64)
     for r in range(units * m):
-        values, start, own = packed.raw[r], at[r // m] + r % m * row_step, r // m * SEGMENT
-        for j in range(SEGMENT):
-            values[j] = w[start + j * step]
-        place = r // lanes * lanes * SEGMENT + r % lanes
-        if digits == 0:
+        values, start, line = packed.raw[r], at[r // m] + r % m * row_step, lines[r % WIDE]
+        if step == 1:
+            source = w[start : start + SEGMENT]
             for j in range(SEGMENT):
-                packed.narrow[place + j * lanes] = values[j]
+                values[j] = source[j]
+        else:
+            for j in range(SEGMENT):
+                values[j] = w[start + j * step]
+        if digits == 0:
+            put_narrow(values, False, packed.narrow, r // NARROW * NARROW * SEGMENT + r % NARROW)
             continue
-        most, special = I64(0), False
+        own = unit[r // m * SEGMENT : (r // m + 1) * SEGMENT]
+        every, most = I32(0), I64(0)
         for j in range(SEGMENT):
-            finite = I32(bitcast(values[j]) & 0x7FFFFFFF) < 0x7F800000
-            special |= not finite
-            u = F64(values[j] if finite else F32(0)) * unit[own + j]
+            bits = I32(bitcast(values[j]) & 0x7FFFFFFF)
+            every = max(every, bits)
+            u = F64(values[j] if bits < 0x7F800000 else F32(0)) * own[j]
             line[j] = u
             most = max(most, bitcast(u) & 0x7FFFFFFFFFFFFFFF)
-        packed.special[r] = special
+        packed.special[r] = every >= 0x7F800000
         power, inverse = F64(0), F64(0)
         if most > 0:
             power, inverse = exponents(bitcast(most), digits)
         packed.power[r] = power
         for j in range(SEGMENT):
             line[j] = (line[j] * inverse + ROUNDER) - ROUNDER
-        put_factors(line, digits, True, packed.wide, plane, place, 1, lanes)
+        if r % WIDE == WIDE - 1:
+            put_group(lines, spare, digits, True, packed.wide, (r - WIDE + 1) * SEGMENT)
     restore(state)
