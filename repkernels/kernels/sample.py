@@ -22,7 +22,6 @@ KEY_BITS = 29
 RADIX_BITS = tl.constexpr(4)
 BINS = tl.constexpr(16)
 PROMPT = tl.constexpr(1 << 30)
-UNIT = tl.constexpr(2.0**40)
 LOWEST = tl.constexpr(-0x80000000)
 
 
@@ -58,7 +57,15 @@ def top_of(tops, row, CHUNKS: tl.constexpr, CHUNKS_UP: tl.constexpr):
 @triton.jit
 def share(e):
     """The integer weight q of e."""
-    return (e * UNIT).to(tl.int64)
+    return floor_scaled(e, 40)
+
+
+@triton.jit
+def floor_scaled(x, BITS: tl.constexpr):
+    """floor(x * 2**BITS) as int64 of fp32 x from 0 to 1, BITS >= 23: by its bits, since not every GPU converts."""
+    bits = x.to(tl.int32, bitcast=True)
+    significand = ((bits & 0x007FFFFF) | 0x00800000).to(tl.int64)
+    return (significand << (BITS - 23)) >> tl.minimum(127 - (bits >> 23), 63).to(tl.int64)
 
 
 @triton.jit
@@ -108,8 +115,7 @@ def state_of(
         prefix = tl.full([], 0, tl.int64)
         if BY_MASS:
             p = tl.load(wanted + row)
-            part = (tl.where(p > 0.0, p, 0.0) * 4294967296.0).to(tl.int64)
-            # Rows without the filter may have p = 1, and are not asked.
+            part = floor_scaled(tl.where((p > 0.0) & (p < 1.0), p, 0.0), 32)
             total = total_of(totals, row, CHUNKS, CHUNKS_UP)
             rest = tl.umulhi(total.to(tl.uint64), part.to(tl.uint64) << 32).to(tl.int64)
             rest = tl.maximum(rest, 1)
