@@ -111,6 +111,7 @@ from repkernels.ops.rotary import apply_rotary_pos_emb, rope_cos_sin
 from repkernels.ops.rrelu import rrelu
 from repkernels.ops.softmax import log_softmax, softmax, softmin
 from repkernels.ops.unary import sigmoid, tanh
+from repkernels.ops.write_pages import write_pages
 from repkernels.prepare import NOTHING_KEPT, Prepared
 
 __all__ = [
@@ -239,6 +240,7 @@ __all__ = [
     "unfold",
     "upsample",
     "varlen_attention",
+    "write_pages",
 ]
 
 

@@ -190,15 +190,17 @@ def paged(
     if block_table is not None:
         if cache is not None:
             group, index = cache.layer_index_to_group_indices[layer]
-            pages = [c[index].unflatten(0, (-1, cache.block_size)) for c in (cache.key_cache, cache.value_cache)]
-            block_table, trash = block_table[group], cache.write_trash_index
+            of_keys, of_values = (
+                c[index].unflatten(0, (-1, cache.block_size)) for c in (cache.key_cache, cache.value_cache)
+            )
+            block_table = block_table[group]
         else:
-            pages, trash = [kwargs["k_cache"], kwargs["v_cache"]], 0
+            of_keys, of_values = kwargs["k_cache"], kwargs["v_cache"]
         table = block_table
-        lengths, slots = _once(layer, queries, table, lambda: _slots(keys, table, pages[0].shape[1], trash))
-        for cached, new in zip(pages, (key, value), strict=True):
-            cached.flatten(0, 1).index_copy_(0, slots, new.squeeze(0).transpose(0, 1))
-        out = functional.paged_attention(q, pages[0], pages[1], table, queries, lengths, **options)
+        lengths, slots = _once(layer, queries, table, lambda: _slots(keys, table, of_keys.shape[1]))
+        k, v = (new.squeeze(0).transpose(0, 1) for new in (key, value))
+        functional.write_pages(of_keys, of_values, slots, k, v)
+        out = functional.paged_attention(q, of_keys, of_values, table, queries, lengths, **options)
         return out.unsqueeze(0), None
     if cache is not None:
         k, v = cache.update(key, value, layer, kwargs["read_index"], kwargs["write_index"])
@@ -230,12 +232,12 @@ def _once(layer: int, queries: Tensor, key: Tensor, make: Any) -> Any:
     return kept[place]
 
 
-def _slots(keys: Tensor, table: Tensor, size: int, trash: int | Tensor) -> tuple[Tensor, Tensor]:
-    """The length of each sequence, and where its new key is written; that of padding rows where nobody reads."""
+def _slots(keys: Tensor, table: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The length of each sequence, and where its new key is written; nowhere, -1, in padding rows."""
     lengths = keys.diff()
     last = (lengths - 1).clamp(min=0).long()
     page = table.gather(1, (last // size)[:, None]).squeeze(1).long()
-    return lengths, torch.where((lengths > 0) & (page >= 0), page * size + last % size, trash)
+    return lengths, torch.where((lengths > 0) & (page >= 0), page * size + last % size, -1)
 
 
 def _aligned(count: int, queries: Tensor, keys: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from repkernels.contract import DEFAULTS, ContractLike, as_pair, get_contract, resolve
-from repkernels.integrations.transformers import attention, layers, versions
+from repkernels.integrations.transformers import attention, layers, residuals, versions
 from repkernels.integrations.transformers.families import FAMILIES, counterparts
 from repkernels.integrations.transformers.sharing import SharedLinear, separate, share
 from repkernels.integrations.transformers.variants import Variant, original, variant
@@ -113,6 +113,9 @@ def enable(
             separate(module)
         module.__class__ = cls
     model.config._attn_implementation = attention.DENSE
+    for module in paths:
+        if hasattr(module, "layers") and hasattr(module, "norm"):
+            residuals.link(module.layers, module.norm)
     keep: Keep | None = "digits" if prepare is True else prepare or None
     for module, pair in pairs.items():
         module.contract = pair or everywhere  # type: ignore[assignment]
@@ -146,7 +149,7 @@ def disable(model: Model) -> Model:
         theirs = original(module) or _TORCHS.get(type(module))
         if implementation is not None and theirs is not None:
             module.__class__ = theirs
-            for name in ("contract", "_kept", "_repkernels_frequencies"):
+            for name in ("contract", "_kept", "_repkernels_frequencies", *residuals.LEFT):
                 module.__dict__.pop(name, None)
     if implementation is not None:
         model.config._attn_implementation = implementation  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from transformers import activations
 from repkernels import nn
 from repkernels.integrations.transformers import layers
 from repkernels.integrations.transformers.language_model import LanguageModel, SoftCappedLanguageModel
+from repkernels.integrations.transformers.residuals import DecoderLayer, has_this_form
 from repkernels.integrations.transformers.variants import Variant
 
 # Modules of transformers.models, and how their classes' names begin. SmolLM2 is a Llama.
@@ -74,6 +75,8 @@ def counterparts() -> dict[type, type | None]:
             theirs = getattr(module, prefix + part, None)
             if theirs is not None:
                 found[theirs] = ours
+                if part == "DecoderLayer" and has_this_form(theirs):
+                    found[theirs] = DecoderLayer
         if family in _OFFSET_NORMS:
             found[getattr(module, f"{prefix}RMSNorm")] = layers.OffsetRMSNorm
         if family == "phi":

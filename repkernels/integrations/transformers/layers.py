@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from repkernels.contract import ContractLike
+from repkernels.integrations.transformers.residuals import Normed
 from repkernels.integrations.transformers.variants import Variant
 from repkernels.nn import functional
 from repkernels.prepare import Keep, Prepared, prepare
@@ -18,18 +19,18 @@ class NotCovered(Exception):
     """Why a module cannot be taken over."""
 
 
-class RMSNorm(Variant):
+class RMSNorm(Normed, Variant):
     """x / rms(x) * weight, as `nn.functional.rms_norm`: the weight is multiplied before the one rounding."""
 
-    def forward(self: Any, hidden_states: Tensor) -> Tensor:
-        return functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
+    def scale(self: Any) -> tuple[Tensor, float]:
+        return self.weight, self.variance_epsilon
 
 
-class OffsetRMSNorm(Variant):
+class OffsetRMSNorm(Normed, Variant):
     """Gemma's: x / rms(x) * RN32(1 + weight)."""
 
-    def forward(self: Any, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self.weight.shape, 1.0 + self.weight.float(), self.eps)
+    def scale(self: Any) -> tuple[Tensor, float]:
+        return 1.0 + self.weight.float(), self.eps
 
 
 class ScaledEmbedding(Variant):
