@@ -101,7 +101,9 @@ def test_function(device):
         prepared = repkernels.prepare(weight, keep=keep)
         assert_same_bits(functional.grouped_mm(a, prepared, offs=offs), out)
     torch.library.opcheck(
-        torch.ops.repkernels.grouped_mm, (a, weight.mT, offs, 0, "fixed24", "fixed32"), test_utils="test_faketensor"
+        torch.ops.repkernels.grouped_mm,
+        (a, weight.mT, offs, None, 0, "fixed24", "fixed32"),
+        test_utils="test_faketensor",
     )
 
 

@@ -106,11 +106,38 @@ def test_gradient_of_the_router():
     weights, index = functional.topk_router(logits, 3)
     theirs, same = torch.softmax(logits, -1).topk(3)
     assert (index == same).all()
-    g = randn(5, 3, seed=1)
-    for ours, other in ((weights, theirs / theirs.sum(-1, keepdim=True)),
-                        (functional.topk_router(logits, 3, False)[0], theirs)):  # fmt: skip
-        a, b = (torch.autograd.grad(y, logits, g, retain_graph=True)[0] for y in (ours, other))
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    g = randn(5, 3, seed=1).requires_grad_()
+    for norm in (True, False):
+        found = []
+        for y in (functional.topk_router(logits, 3, norm)[0], operations._composed_router(logits, 3, norm)[0]):
+            (grad,) = torch.autograd.grad(y, logits, g, create_graph=True)
+            found.append([y, grad, *torch.autograd.grad(grad.square().sum(), (logits, g))])
+        for a, b in zip(found[0][:2], found[1][:2], strict=True):
+            assert_same_bits(a, b)
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights, theirs / theirs.sum(-1, keepdim=True))
+
+
+def test_compiled_code_follows_the_contract_in_force():
+    x, _, _, gate_up, down = experts(torch.float32)
+    logits, q = randn(7, 4, seed=3), functional.quantize_int8(randn(5, 12))
+
+    def function(x, logits):
+        weights, index = functional.topk_router(logits, 2)
+        mixed = functional.moe(x, index, weights, gate_up, down)
+        return functional.softcap(functional.int8_linear(mixed, *q), 30.0)
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    for contract in ("fixed16", "fixed32"):
+        found = []
+        for f in (compiled, function):
+            leaves = [x.clone().requires_grad_(), logits.clone().requires_grad_()]
+            with repkernels.contract(contract):
+                y = f(*leaves)
+            found.append([y, *torch.autograd.grad(y, leaves, randn(7, 5, seed=6))])
+        for a, b in zip(*found, strict=True):
+            assert_same_bits(a, b)
 
 
 def test_errors():

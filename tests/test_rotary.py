@@ -78,7 +78,8 @@ def test_as_transformers_has_it(device):
                                                    inverse=True), torch.float32))  # fmt: skip
     (again,) = torch.autograd.grad(grad, g, q)
     assert_same_bits(again, found[0])
-    torch.library.opcheck(torch.ops.repkernels.rotary, (q, k, cos[:, None], sin[:, None], False, False))
+    torch.library.opcheck(torch.ops.repkernels.rotary, (q, k, cos[:, None], sin[:, None], False, False),
+                           test_utils="test_faketensor")  # fmt: skip
 
 
 PARAMETERS = {

@@ -12,41 +12,50 @@ from torch import Tensor
 from repkernels.contract import ContractLike, resolve
 from repkernels.ops import batches, checks
 from repkernels.ops.backend import backend
-from repkernels.ops.in_force import mark
+from repkernels.ops.in_force import PAIRS, contract_in_force, mark
 from repkernels.ops.operation import operation
 from repkernels.prepare import NOTHING_KEPT, Prepared, kept_digits
 
+# `rule` and `gradient` are the contracts of a product and of its gradients; with a token, which compiled code has in
+# place of names, they say which of its pair.
 
-def _run(a: Tensor, b: Tensor, offs: Tensor, kept: int, forward: str, gradient: str) -> Tensor:
-    kernels, out = backend("grouped_mm", checks.device_type(a)), _fake(a, b, offs, kept, forward, gradient)
-    digits = kept_digits(kept, b, forward, kernels.quantize) if kept else None
-    kernels.grouped_mm(a, b, offs, out, forward, digits)
+
+def _name(token: Tensor | None, rule: str) -> str:
+    return rule if token is None else getattr(PAIRS[int(token)], rule)
+
+
+def _run(a: Tensor, b: Tensor, offs: Tensor, token: Tensor | None, kept: int, rule: str, gradient: str) -> Tensor:
+    kernels, out = backend("grouped_mm", checks.device_type(a)), _fake(a, b, offs, token, kept, rule, gradient)
+    contract = _name(token, rule)
+    digits = kept_digits(kept, b, contract, kernels.quantize) if kept else None
+    kernels.grouped_mm(a, b, offs, out, contract, digits)
     return out
 
 
-def _fake(a: Tensor, b: Tensor, offs: Tensor, kept: int, forward: str, gradient: str) -> Tensor:
+def _fake(a: Tensor, b: Tensor, offs: Tensor, token: Tensor | None, kept: int, rule: str, gradient: str) -> Tensor:
     return a.new_empty((a.shape[0], b.shape[2]))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, offs, _, forward, ctx.gradient = inputs
-    ctx.transposed = b.stride(1) < b.stride(2)
+    a, b, offs, token, _, rule, ctx.gradient = inputs
+    ctx.by_token, ctx.transposed = token is not None, b.stride(1) < b.stride(2)
     for_a, for_b = ctx.needs_input_grad[:2]
-    ctx.save_for_backward(a if for_b else None, b if for_a else None, offs, mark(forward, ctx.gradient))
+    kept = token if ctx.by_token else mark(rule, ctx.gradient)
+    ctx.save_for_backward(a if for_b else None, b if for_a else None, offs, kept)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    a, b, offs, _ = ctx.saved_tensors
-    name = ctx.gradient
+    a, b, offs, token = ctx.saved_tensors
+    token, name = token if ctx.by_token else None, ctx.gradient
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
-        grad_a = _grouped_mm(grad, b.mT, offs, NOTHING_KEPT, name, name)
+        grad_a = _grouped_mm(grad, b.mT, offs, token, NOTHING_KEPT, name, name)
     if ctx.needs_input_grad[1]:
         if ctx.transposed:  # laid out as b is, so that autograd can take it as a parameter's gradient
-            grad_b = _grouped_mm_weight(grad, a, offs, name).mT
+            grad_b = _grouped_mm_weight(grad, a, offs, token, name).mT
         else:
-            grad_b = _grouped_mm_weight(a, grad, offs, name)
-    return grad_a, grad_b, None, None, None, None
+            grad_b = _grouped_mm_weight(a, grad, offs, token, name)
+    return grad_a, grad_b, None, None, None, None, None
 
 
 def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
@@ -57,29 +66,29 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]
 _grouped_mm = operation("grouped_mm", _run, _fake, _setup_context, _backward, _vmap)
 
 
-def _run_weight(a: Tensor, b: Tensor, offs: Tensor, contract: str) -> Tensor:
-    out = _fake_weight(a, b, offs, contract)
-    backend("grouped_mm", checks.device_type(a)).grouped_mm_weight(a, b, offs, out, contract)
+def _run_weight(a: Tensor, b: Tensor, offs: Tensor, token: Tensor | None, rule: str) -> Tensor:
+    out = _fake_weight(a, b, offs, token, rule)
+    backend("grouped_mm", checks.device_type(a)).grouped_mm_weight(a, b, offs, out, _name(token, rule))
     return out
 
 
-def _fake_weight(a: Tensor, b: Tensor, offs: Tensor, contract: str) -> Tensor:
+def _fake_weight(a: Tensor, b: Tensor, offs: Tensor, token: Tensor | None, rule: str) -> Tensor:
     return a.new_empty((offs.shape[0], a.shape[1], b.shape[1]))
 
 
 def _setup_weight(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, offs, ctx.contract = inputs
-    ctx.save_for_backward(a, b, offs)
+    a, b, offs, token, ctx.rule = inputs
+    ctx.save_for_backward(a, b, offs, token)
 
 
 def _backward_weight(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    a, b, offs = ctx.saved_tensors
-    name, grad_a, grad_b = ctx.contract, None, None
+    a, b, offs, token = ctx.saved_tensors
+    name, grad_a, grad_b = ctx.rule, None, None
     if ctx.needs_input_grad[0]:
-        grad_a = _grouped_mm(b, grad.mT, offs, NOTHING_KEPT, name, name)
+        grad_a = _grouped_mm(b, grad.mT, offs, token, NOTHING_KEPT, name, name)
     if ctx.needs_input_grad[1]:
-        grad_b = _grouped_mm(a, grad, offs, NOTHING_KEPT, name, name)
-    return grad_a, grad_b, None, None
+        grad_b = _grouped_mm(a, grad, offs, token, NOTHING_KEPT, name, name)
+    return grad_a, grad_b, None, None, None
 
 
 def _vmap_weight(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
@@ -128,4 +137,7 @@ def grouped_mm(
         )
     if offs.shape != mat_b.shape[:1]:
         raise RuntimeError(f"offs: expected shape {tuple(mat_b.shape[:1])}, got {tuple(offs.shape)}")
-    return _grouped_mm(mat_a, mat_b, offs.contiguous(), kept, *resolve(contract, mat_a.dtype, device_type))
+    offs = offs.contiguous()
+    if contract is None and torch.compiler.is_compiling():
+        return _grouped_mm(mat_a, mat_b, offs, contract_in_force(mat_a), kept, "forward", "gradient")
+    return _grouped_mm(mat_a, mat_b, offs, None, kept, *resolve(contract, mat_a.dtype, device_type))

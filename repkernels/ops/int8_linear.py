@@ -9,10 +9,12 @@ from repkernels.contract import ContractLike, digits_of, resolve
 from repkernels.ops import batches, checks
 from repkernels.ops.backend import backend
 from repkernels.ops.elementwise import elementwise
-from repkernels.ops.matmul import matmul
+from repkernels.ops.in_force import PAIRS, contract_in_force
+from repkernels.ops.matmul import _matmul, _matmul_by_token
 from repkernels.ops.operation import operation
 from repkernels.ops.sum import sum_rows
 from repkernels.ops.unary import DTYPES
+from repkernels.prepare import NOTHING_KEPT
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,39 +38,55 @@ def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(scale.unsqueeze(1) == 0, 0.0, q).to(torch.int8), scale
 
 
-def _run(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, forward: str, gradient: str) -> Tensor:
-    out = _fake(x, weight, scale, bias, forward, gradient)
+def _run(
+    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, token: Tensor | None, forward: str, gradient: str
+) -> Tensor:
+    out = _fake(x, weight, scale, bias, token, forward, gradient)
+    # With a token, which compiled code has in place of names.
+    digits = _digits(forward if token is None else PAIRS[int(token)].forward)
     if not out.numel():
         return out
     if not x.shape[1]:
         return out.zero_() if bias is None else out.copy_(torch.where(bias == 0, 0, bias))
-    backend("int8_linear", checks.device_type(x)).int8_linear(x, weight, scale, bias, out, digits_of(forward))
+    backend("int8_linear", checks.device_type(x)).int8_linear(x, weight, scale, bias, out, digits)
     return out
 
 
-def _fake(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, forward: str, gradient: str) -> Tensor:
+def _digits(name: str) -> int:
+    digits = digits_of(name)
+    if not digits:
+        raise ValueError(f"contract: int8 weights need digits of the input; use a fixedNN contract, not {name!r}")
+    return digits
+
+
+def _fake(
+    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, token: Tensor | None, forward: str, gradient: str
+) -> Tensor:
     return x.new_empty((x.shape[0], weight.shape[0]))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, scale, _, _, ctx.gradient = inputs
+    x, weight, scale, _, token, _, ctx.gradient = inputs
     ctx.dtype = x.dtype
-    ctx.save_for_backward(weight, scale)
+    ctx.save_for_backward(weight, scale, token)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    weight, scale = ctx.saved_tensors
+    weight, scale, token = ctx.saved_tensors
     grad_x = grad_bias = None
     if ctx.needs_input_grad[0]:
-        wide = elementwise("product", weight.float(), scale.unsqueeze(1))
-        grad_x = matmul(grad, wide.to(ctx.dtype), contract=ctx.gradient)
+        wide = elementwise("product", weight.float(), scale.unsqueeze(1)).to(ctx.dtype)
+        if token is None:
+            grad_x = _matmul(grad, wide, None, NOTHING_KEPT, ctx.gradient, ctx.gradient)
+        else:
+            grad_x = _matmul_by_token(grad, wide, None, NOTHING_KEPT, token, True)
     if ctx.needs_input_grad[3]:
         grad_bias = sum_rows(grad)
-    return grad_x, None, None, grad_bias, None, None
+    return grad_x, None, None, grad_bias, None, None, None
 
 
 def _vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    batches.refuse("int8_linear", in_dims[1:4])
+    batches.refuse("int8_linear", in_dims[1:5])
     x = x.movedim(in_dims[0], 0)
     return _int8_linear(x.reshape(-1, x.shape[-1]), *rest).view(*x.shape[:-1], -1), 0
 
@@ -99,10 +117,6 @@ def int8_linear(
     dtype = checks.autocast(device_type)
     if dtype is not None:
         input, bias = checks.cast(input, dtype), None if bias is None else checks.cast(bias, dtype)
-    pair = resolve(contract, input.dtype, device_type)
-    if not digits_of(pair.forward):
-        name = pair.forward
-        raise ValueError(f"contract: int8 weights need digits of the input; use a fixedNN contract, not {name!r}")
     if weight.ndim != 2 or input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise RuntimeError(
             f"input and weight: shapes {tuple(input.shape)} and {tuple(weight.shape)} do not fit: the last size of "
@@ -118,4 +132,10 @@ def int8_linear(
         if x.device != input.device:
             raise RuntimeError(f"{name}: on {x.device} but input is on {input.device}; move one of them")
     rows = input.flatten(0, -2) if input.ndim > 1 else input.unsqueeze(0)
-    return _int8_linear(rows, weight, scale, bias, *pair).view(*input.shape[:-1], len(weight))
+    if contract is None and torch.compiler.is_compiling():
+        y = _int8_linear(rows, weight, scale, bias, contract_in_force(rows), "", "")
+    else:
+        pair = resolve(contract, input.dtype, device_type)
+        _digits(pair.forward)
+        y = _int8_linear(rows, weight, scale, bias, None, *pair)
+    return y.view(*input.shape[:-1], weight.shape[0])

@@ -16,9 +16,11 @@ from repkernels.ops.elementwise import elementwise
 from repkernels.ops.gated import geglu, swiglu
 from repkernels.ops.grouped_mm import grouped_mm
 from repkernels.ops.grouped_sum import groups
+from repkernels.ops.index_add import gather
 from repkernels.ops.operation import operation
+from repkernels.ops.softmax import _gradient as softmax_gradient
 from repkernels.ops.softmax import softmax
-from repkernels.ops.sort import topk
+from repkernels.ops.sort import _place, topk
 from repkernels.ops.sum import sum as summed
 from repkernels.ops.unary import DTYPES
 from repkernels.prepare import Prepared
@@ -158,18 +160,22 @@ def _composed_router(logits: Tensor, k: int, norm: bool) -> tuple[Tensor, Tensor
 
 
 def _setup_router(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    logits, ctx.k, ctx.norm = inputs
+    logits, _, ctx.norm = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(logits)
+    ctx.save_for_backward(logits, output[1])
 
 
 def _backward_router(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-    (logits,) = ctx.saved_tensors
-
-    def weights_of(x: Tensor) -> Tensor:
-        return _composed_router(x, ctx.k, ctx.norm)[0]
-
-    return torch.func.vjp(weights_of, logits)[1](grad)[0], None, None
+    """The gradients of div, sum, topk and softmax, one after another."""
+    logits, index = ctx.saved_tensors
+    p = softmax(logits, -1, dtype=torch.float32)
+    if ctx.norm:
+        v = gather(p, 1, index)
+        total = summed(v, -1, True)
+        of_total = summed(elementwise("div_gradient", grad, v, total), -1, True)
+        grad = plain.add(elementwise("div", grad, total), of_total)
+    placed = _place(grad, index, 1, logits.shape[1])
+    return softmax_gradient(placed, p, False).to(logits.dtype), None, None
 
 
 def _vmap_router(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
