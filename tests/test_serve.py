@@ -154,8 +154,9 @@ def test_cancelled_requests_leave_the_others_alone(client: Any, url: str) -> Non
         body = {"messages": [{"role": "user", "content": "long"}], "max_tokens": 900, "n": 2, **options}
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
             data = json.dumps(body).encode()
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-            connection.sendall(head.encode() + b"\r\n\r\n" + data)
+            head = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+            lines = "\r\n".join([*head, f"Content-Length: {len(data)}", "", ""])
+            connection.sendall(lines.encode() + data)
             time.sleep(0.3)
     # What they would have taken is free again: this needs all of the cache.
     assert answers(chat(client, "needle", extra_body=DIGEST, **SAMPLED)) == alone

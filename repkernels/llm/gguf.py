@@ -1,7 +1,7 @@
 """GGUF files: metadata and tensors, as the types F32, F16, BF16, Q4_0, Q4_1 and Q8_0 hold them.
 
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Each weight is one number in fp32 by the format's own formula,
-such as d * q + m, every operation rounded once, so that it has the same bits wherever it is read.
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Each weight is one number in fp32 by the format's own
+formula, such as d * q + m, every operation rounded once, so that it has the same bits wherever it is read.
 """
 
 import mmap

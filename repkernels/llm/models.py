@@ -1,4 +1,4 @@
-"""Language models by name, with their tokenizers: SmolLM2, random weights of known shapes, and what transformers loads."""
+"""Language models by name, with their tokenizers: SmolLM2, random weights, and what transformers loads."""
 
 from pathlib import Path
 from typing import Any

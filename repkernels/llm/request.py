@@ -1,4 +1,4 @@
-"""Requests of OpenAI's form, checked: what can't be honoured is refused by its name, and nothing is silently ignored."""
+"""Requests of OpenAI's form, checked: what can't be honoured is refused by its name, nothing is silently ignored."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
