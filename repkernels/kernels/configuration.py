@@ -97,12 +97,14 @@ def _picked(
 
 
 def pick_narrow(narrow: tuple[Configuration, ...], M: int, N: int, device: torch.device) -> Configuration | None:
-    """The first of the narrowest tiles that hold M rows whose number occupies the device, or the last of them."""
+    """The first of the narrowest tiles that hold M rows whose number is two thirds of the device's multiprocessors, or
+    the last of them."""
     if chosen := _forced.get():
         return chosen if chosen.swap and chosen.BN >= M else None
     holding = [c for c in narrow if c.BN >= M]
     narrowest = [c for c in holding if c.BN == holding[0].BN]
-    return next((c for c in narrowest if c.tiles(M, N) >= _enough(device)), narrowest[-1] if narrowest else None)
+    enough = 2 * processors(device) // 3
+    return next((c for c in narrowest if c.tiles(M, N) >= enough), narrowest[-1] if narrowest else None)
 
 
 def _enough(device: torch.device) -> int:
