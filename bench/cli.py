@@ -13,6 +13,7 @@ from repkernels.devices import named_device, writable
 from . import (
     benchmarks,  # noqa: F401  (registers them)
     isolated,
+    llm_cli,
     machine,
     network_cli,
     perplexity,
@@ -24,7 +25,12 @@ from .registry import REGISTRY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 # With options of their own.
-APART = {"networks": network_cli.app, "perplexity": perplexity.app, "randomness": randomness_cli.app}
+APART = {
+    "llm": llm_cli.app,
+    "networks": network_cli.app,
+    "perplexity": perplexity.app,
+    "randomness": randomness_cli.app,
+}
 
 
 @app.command()
@@ -40,7 +46,7 @@ def bench(
 ) -> None:
     """Measures this library beside torch, in one run, on random data. Exit code 1 if something was not measured.
 
-    `networks`, `perplexity` and `randomness` have options of their own: `repkernels bench networks --help`.
+    `llm`, `networks`, `perplexity` and `randomness` have options of their own: `repkernels bench networks --help`.
     """
     writable(json_file)
     if name not in REGISTRY:
