@@ -4,15 +4,18 @@ import copy
 import gc
 import importlib
 import itertools
+import json
 import pickle
 import time
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 transformers = pytest.importorskip("transformers")
 
@@ -21,6 +24,7 @@ from transformers.generation.continuous_batching import scheduler as schedulers 
 from transformers.generation.continuous_batching.offloading_manager import OffloadingManager  # noqa: E402
 
 import repkernels  # noqa: E402
+from bench import llm_cli  # noqa: E402
 from repkernels.integrations.transformers import (  # noqa: E402
     FAMILIES,
     Manager,
@@ -479,3 +483,19 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedVersion, match="no_such_thing"):
         versions.check()
     versions.check.cache_clear()
+
+
+def test_benchmark(tmp_path: Path) -> None:
+    file = tmp_path / "llm.json"
+    done = CliRunner().invoke(llm_cli.app, ["--device", "cpu", "--quick", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(file.read_text())
+    assert [(r["work"], r["way"]) for r in found["rows"]] == [
+        (w, y) for y in ("torch", "fixed16") for w in ("batch", "stream")
+    ]
+    assert all(r["tokens_per_second"] > 0 and r["ratio"] > 0 for r in found["rows"])
+    assert all(r["of_copy"] > 0 for r in found["rows"] if r["work"] == "stream")
+    # 2 layers of 64 x (64 + 2 x 32 + 64 + 3 x 96) weights and two norms, the last norm, the head of 320 rows.
+    assert found["weight_bytes"] == 2 * (2 * (64 * (64 + 2 * 32 + 64 + 3 * 96) + 128) + 64 + 320 * 64)
+    for bad in (["--shape", "7b"], ["--contracts", "fixed9"]):
+        assert CliRunner().invoke(llm_cli.app, bad).exit_code == 2
