@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import repkernels
-from reference import multi_head_attention as reference
 from reference import matmul as reference_matmul
+from reference import multi_head_attention as reference
 from reference import philox
 from repkernels import nn
 from repkernels.nn import functional as F
+from repkernels.ops.multi_head_attention import attended
 from tests.support import DEVICES, assert_same_bits, name, randn, tensor, values
 
 CONTRACTS = {torch.float32: ("fixed24", "fixed32"), torch.bfloat16: ("fixed16", "fixed24")}
@@ -38,17 +39,16 @@ def test_the_function_signature_is_torchs():
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", CONTRACTS)
-def test_scaled_dot_product_attention_is_the_reference(device, dtype):
+def test_attention_from_products_is_the_reference(device, dtype):
     q, k, v = (randn(2, n, e, dtype=dtype, device=device, seed=n) for n, e in ((5, 8), (7, 8), (7, 3)))
     mask = torch.zeros(5, 7, dtype=dtype, device=device)
     mask[:, 6], mask[3] = -math.inf, 0.5
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    out = F.scaled_dot_product_attention(*inputs, mask)
     rule = CONTRACTS[dtype]
+    out, _ = attended(*inputs, mask, 0.0, 1 / math.sqrt(8), rule)
     arrays = [values(x) for x in inputs]
     wanted, weights = reference.forward(*arrays, values(mask), name(dtype), rule[0])
     assert_same_bits(out.cpu(), tensor(wanted, dtype))
-    assert_same_bits(F.scaled_dot_product_attention(*inputs, mask, contract=rule), out)
     grad = randn(2, 5, 3, dtype=dtype, device=device, seed=9)
     grads = torch.autograd.grad(out, inputs, grad)
     for found, want in zip(
@@ -117,24 +117,6 @@ def test_attention_takes_what_torchs_takes(options):
         assert_close(ours, theirs, lambda m, x: m(x, x, x), q[0])
     else:
         assert_close(ours, theirs, lambda m, *x: m(*x), q[:, 0], k[:, 0], v[:, 0])
-
-
-def test_grouped_heads_and_rows_without_keys():
-    q, k, v = randn(2, 4, 5, 8), randn(2, 2, 6, 8, seed=1), randn(2, 2, 6, 3, seed=2)
-    mask = randn(2, 4, 5, 6, seed=3) > 0
-    mask[0, 1, 2] = False
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    for options in ({"attn_mask": mask}, {"attn_mask": mask[:, :1]}, {"is_causal": True}):
-        out = F.scaled_dot_product_attention(*inputs, enable_gqa=True, **options)
-        theirs = torch.nn.functional.scaled_dot_product_attention(*inputs, enable_gqa=True, **options)
-        torch.testing.assert_close(out, theirs)
-        grads = [torch.autograd.grad(r.sin().sum(), inputs) for r in (out, theirs)]
-        for a, b in zip(*grads, strict=True):
-            torch.testing.assert_close(a, b)
-    out = F.scaled_dot_product_attention(*inputs, mask, enable_gqa=True)
-    assert_same_bits(out[0, 1, 2], torch.zeros(3))
-    repeated = F.scaled_dot_product_attention(q, *(x.repeat_interleave(2, 1) for x in (k, v)), mask)
-    assert_same_bits(repeated, out)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_first": True, "batch_first": True, "activation": "gelu"}], ids=str)
@@ -227,14 +209,5 @@ def test_bad_input():
         layer(x, x, x, is_causal=True)
     with pytest.raises(NotImplementedError, match="query: dtype torch.float64 is not supported"):
         layer.double()(x.double(), x.double(), x.double())
-    q, k = randn(2, 4, 8), randn(2, 5, 8)
-    with pytest.raises(RuntimeError, match="query, key and value: shapes"):
-        F.scaled_dot_product_attention(q, k, k[:, :3])
-    with pytest.raises(RuntimeError, match="attn_mask: give a mask or is_causal"):
-        F.scaled_dot_product_attention(q, k, k, torch.zeros(4, 5), is_causal=True)
-    with pytest.raises(RuntimeError, match="attn_mask: expected dtype torch.bool or torch.float32, got torch.int64"):
-        F.scaled_dot_product_attention(q, k, k, torch.zeros(4, 5).long())
-    with pytest.raises(RuntimeError, match="enable_gqa: 3 heads of query are no multiple"):
-        F.scaled_dot_product_attention(randn(3, 4, 8), k, k, enable_gqa=True)
     with pytest.raises(RuntimeError, match="input2: last size 3 differs from weight's size 4"):
         F.bilinear(randn(2, 3), randn(2, 3), randn(5, 3, 4))

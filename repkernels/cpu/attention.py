@@ -261,7 +261,7 @@ def _run(compute: Callable[[Piece], None], units: list[tuple[int, ...]], x: Inpu
 def _query_units(x: Inputs) -> list[tuple[int, ...]]:
     heads, group = x.options.heads, x.options.group
     step = max(1, ROWS // group)
-    units = []
+    units: list[tuple[int, ...]] = []
     for b, s in enumerate(x.rows.tolist()):
         for first in range(0, s[COUNT], step):
             count = min(step, s[COUNT] - first)
@@ -282,7 +282,7 @@ def _query_units(x: Inputs) -> list[tuple[int, ...]]:
 def _key_units(x: Inputs) -> list[tuple[int, ...]]:
     """One for each segment of keys, with the segments of queries that may see it."""
     heads, group = x.options.heads, x.options.group
-    units = []
+    units: list[tuple[int, ...]] = []
     for b, s in enumerate(x.rows.tolist()):
         if s[COUNT] == 0 or s[LOW] >= s[END]:
             continue
@@ -310,8 +310,8 @@ def _inputs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sequences: Seq
         attention.causal, left, right, np.float32(attention.scale), np.float32(attention.softcap),
         digits_of(attention.contract), k.shape[1], q.shape[1] // k.shape[1], page,
     )  # fmt: skip
-    operands = (_operand(x) for x in (q, k, v))
-    return Inputs(*operands, (q.shape[3], v.shape[3]), table, _rows(q, k, sequences), _mask(mask), options)
+    widths, rows = (q.shape[3], v.shape[3]), _rows(q, k, sequences)
+    return Inputs(_operand(q), _operand(k), _operand(v), widths, table, rows, _mask(mask), options)
 
 
 def _covered(x: Tensor) -> Tensor:

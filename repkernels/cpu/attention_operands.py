@@ -39,7 +39,7 @@ class Operand(NamedTuple):
     fp32: np.ndarray
     half: np.ndarray
     kind: int
-    strides: tuple[int, int, int, int]
+    strides: tuple[int, ...]
 
 
 class Packed(NamedTuple):

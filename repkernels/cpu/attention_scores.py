@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from repkernels.cpu.attention_operands import UNIT, load_row, store_row
+from repkernels.cpu.attention_operands import UNIT, Operand, load_row, store_row
 from repkernels.cpu.attention_places import SEGMENT
 from repkernels.cpu.compile import kernel
 from repkernels.cpu.divide import divide
@@ -24,9 +24,9 @@ class Mask(NamedTuple):
     """kind: none, bool (`truth`) or numbers that are added (`added`); strides of (B, Hq, L, S)."""
 
     truth: np.ndarray
-    added: object
+    added: Operand
     kind: int
-    strides: tuple[int, int, int, int]
+    strides: tuple[int, ...]
 
 
 @njit

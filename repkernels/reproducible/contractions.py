@@ -1,6 +1,5 @@
 """Products of matrices and convolutions, below and above autograd."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,28 +91,12 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, of products and a softmax: softmax(q @ k^T * scale + mask) @ v.
-
-    Each step is this library's operation, or one rounded operation. A row that may see nothing gives NaN.
-    """
-    if enable_gqa:
-        key, value = (x.repeat_interleave(query.shape[-3] // key.shape[-3], -3) for x in (key, value))
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = library.matmul(query, key.transpose(-2, -1)) * factor
-    if is_causal:
-        if attn_mask is not None:
-            raise RuntimeError("attn_mask: must be None where is_causal is set")
-        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device)
-        attn_mask = ones.tril()
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = scores.masked_fill(attn_mask.logical_not(), -math.inf)
-        else:
-            scores = scores + attn_mask
-    weights = functional.softmax(scores, -1).to(query.dtype)
-    if dropout_p:
-        weights = functional.dropout(weights, dropout_p)
-    return library.matmul(weights, value)
+    """torch.nn.functional.scaled_dot_product_attention, which takes a mask or is_causal."""
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("attn_mask: must be None where is_causal is set")
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+    )
 
 
 def _fused_attention(
@@ -128,7 +111,7 @@ def _fused_attention(
 ) -> tuple[Tensor, Tensor]:
     if dropout_p:
         raise NotImplementedError("dropout inside of a fused attention is not supported below autograd")
-    y = attention(query, key, value, attn_mask, 0.0, is_causal, scale)
+    y = attention(query, key, value, attn_mask, 0.0, is_causal, scale, query.shape[-3] != key.shape[-3])
     return y, query.new_zeros(query.shape[:-1], dtype=torch.float32)
 
 
@@ -146,9 +129,47 @@ def _fused_attention_gradient(
     scale: float | None = None,
 ) -> tuple[Tensor | None, ...]:
     def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, attn_mask, 0.0, is_causal, scale)
+        return _fused_attention(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
 
     return gradients(forward, (query, key, value), grad_out)
+
+
+def _flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    return_debug_mask: bool = False, *, scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    y, lse = _fused_attention(query, key, value, dropout_p, is_causal, scale=scale)
+    state = query.new_zeros(2, dtype=torch.uint64)
+    return y, lse, None, None, query.shape[-2], key.shape[-2], state, state[0].clone(), query.new_empty(0)
+
+
+def _flash_attention_gradient(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, cum_seq_q: Any,
+    cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float, is_causal: bool, philox_seed: Tensor,
+    philox_offset: Tensor, *, scale: float | None = None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    operands = (grad_out, query, key, value, out, logsumexp)
+    return _fused_attention_gradient(*operands, dropout_p, is_causal, scale=scale)
+
+
+def _efficient_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    y, lse = _fused_attention(query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale)
+    nothing = query.new_zeros((), dtype=torch.int64)
+    return y, lse, nothing, nothing.clone()
+
+
+def _efficient_attention_gradient(
+    grad_out_: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor | None, out: Tensor,
+    logsumexp: Tensor, philox_seed: Tensor, philox_offset: Tensor, dropout_p: float, grad_input_mask: Sequence[bool],
+    is_causal: bool = False, *, scale: float | None = None,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return _fused_attention(q, k, v, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
+
+    return gradients(forward, (query, key, value, attn_bias), grad_out_, grad_input_mask)
 
 
 def convolution(
@@ -222,5 +243,9 @@ ATEN = {
     "convolution_backward": _convolution_backward,
     "_scaled_dot_product_flash_attention_for_cpu": _fused_attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _fused_attention_gradient,
+    "_scaled_dot_product_flash_attention": _flash_attention,
+    "_scaled_dot_product_flash_attention_backward": _flash_attention_gradient,
+    "_scaled_dot_product_efficient_attention": _efficient_attention,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_attention_gradient,
 }
 CONTRACTIONS = frozenset(ATEN)
