@@ -63,6 +63,7 @@ def scores(x, sees, mask, at, scale, softcap, SOFTCAP: tl.constexpr, MASK: tl.co
     return s, sees, capped
 
 
+NOT_FLAGGED, BY_HEAD, BY_PROGRAM = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "scale", "softcap", "COUNT", "PART"]
 
 
@@ -79,7 +80,7 @@ def attention_general_kernel(
     FLAGGED: tl.constexpr,
 ):  # fmt: skip
     """One tile of BM rows over its segments. SPLIT: over PART of COUNT segments, whose states go into parts and sums as
-    attention_decode.py has them. FLAGGED: only where flags (sequences, KV heads) say so."""
+    attention_decode.py has them. FLAGGED: only where flags say so, BY_HEAD (sequences, KV heads), BY_PROGRAM of each."""
     SIZE: tl.constexpr = BM // FOLD
     split = tl.cdiv(COUNT, PART)
     b, block, tile = sequence_of(tl.program_id(0) // split, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
@@ -88,8 +89,10 @@ def attention_general_kernel(
     )
     head = (block * FOLD * HKV) // HQ
     wanted = tile * SIZE < count
-    if FLAGGED:
+    if FLAGGED == BY_HEAD:
         wanted = wanted & (tl.load(flags + b * HKV + head) > 0)
+    if FLAGGED == BY_PROGRAM:
+        wanted = wanted & (tl.load(flags + tl.program_id(0)) > 0)
     if wanted:
         r = tl.arange(0, BM)
         query, heads = tile * SIZE + r // FOLD, block * FOLD + r % FOLD
@@ -159,16 +162,29 @@ def attention_general(c: Call, flags: Tensor | None = None) -> None:
     plan = Parts(c, BM, FOLD)
     split = few and plan.worth
     parts, sums = plan.empty() if split else (c.out, c.out)
-    programs = plan.programs if split else c.programs(plan.size, FOLD)
-    launch(
-        attention_general_kernel, (programs,), c.q, c.k, c.v, parts, sums, c.out if flags is None else flags,
-        *c.arguments(plan.size), c.attention.scale, c.attention.softcap, plan.count,
-        plan.part if split else plan.count, **c.constants(),
-        FOLD=FOLD, BM=BM, DIGITS=S, SLOTS=slots, WRITTEN=torch.version.hip is not None, SPLIT=split,
-        FLAGGED=flags is not None, num_warps=4 if few else 8, num_stages=1,
-    )  # fmt: skip
+    _launch(c, plan, split, parts, sums, flags, NOT_FLAGGED if flags is None else BY_HEAD, slots, 4 if few else 8)
     if split:
         plan.merge(parts, sums, False)
+
+
+def attention_general_again(c: Call, plan: Parts, parts: Tensor, sums: Tensor, flags: Tensor) -> None:
+    """What those programs of `plan` were to write that are set in flags, to parts and sums or, with all segments in
+    each, to c.out and c.lse."""
+    slots = next_power_of_2(digits_of(c.attention.contract))
+    _launch(c, plan, plan.part < plan.count, parts, sums, flags, BY_PROGRAM, slots, 4)
+
+
+def _launch(
+    c: Call, plan: Parts, split: bool, parts: Tensor, sums: Tensor, flags: Tensor | None, FLAGGED: tl.constexpr,
+    slots: int, num_warps: int,
+) -> None:  # fmt: skip
+    launch(
+        attention_general_kernel, (plan.programs if split else c.programs(plan.size, plan.FOLD),), c.q, c.k, c.v,
+        parts, sums, c.out if flags is None else flags, *c.arguments(plan.size), c.attention.scale,
+        c.attention.softcap, plan.count, plan.part if split else plan.count, **c.constants(), FOLD=plan.FOLD,
+        BM=plan.BM, DIGITS=digits_of(c.attention.contract), SLOTS=slots, WRITTEN=torch.version.hip is not None,
+        SPLIT=split, FLAGGED=FLAGGED.value, num_warps=num_warps, num_stages=1,
+    )  # fmt: skip
 
 
 def rows_of_tiles(c: Call, S: int) -> int:
