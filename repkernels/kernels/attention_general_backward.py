@@ -15,12 +15,12 @@ from repkernels.contract import digits_of
 from repkernels.kernels.arith import positive_zeros
 from repkernels.kernels.attention_arguments import Call
 from repkernels.kernels.attention_contraction import of_rows, of_weights, prepared, rows_at
+from repkernels.kernels.attention_delta import delta
 from repkernels.kernels.attention_general import folded, rows_of_tiles, scores
 from repkernels.kernels.attention_rows import sequence, sequence_of
 from repkernels.kernels.attention_segments import DENSE, SEGMENT, key_places, reach, seen, segments
-from repkernels.kernels.functions import exp_f32, minus_zero
+from repkernels.kernels.functions import exp_f32
 from repkernels.kernels.launch import launch
-from repkernels.kernels.rows import halve
 from repkernels.kernels.sizes import cdiv
 
 
@@ -36,30 +36,12 @@ def score_gradients(s, sees, capped, products, lse, delta, SOFTCAP: tl.constexpr
     return p, after, before
 
 
-@triton.jit
-def attention_delta_kernel(
-    grad, out, delta, ROWS, HQ, L, stride_gb, stride_gh, stride_gl, stride_ob, stride_oh, stride_ol, stride_oe,
-    EV: tl.constexpr, BEV: tl.constexpr, BM: tl.constexpr,
-):  # fmt: skip
-    """delta (B, HQ, L): SUM over a row of RN(dO * O)."""
-    r = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    batch, head, row = r // L // HQ, r // L % HQ, r % L
-    columns = tl.arange(0, BEV)
-    place = (r < ROWS)[:, None] & (columns < EV)[None, :]
-    at_g = (batch * stride_gb + head * stride_gh + row * stride_gl)[:, None] + columns[None, :]
-    at_o = (batch * stride_ob + head * stride_oh + row * stride_ol)[:, None] + columns[None, :] * stride_oe
-    g = tl.load(grad + at_g, mask=place, other=0.0).to(tl.float32)
-    o = tl.load(out + at_o, mask=place, other=0.0).to(tl.float32)
-    terms = tl.where(place, g * o, minus_zero(tl.float32))
-    tl.store(delta + r, tl.reshape(halve(terms, BM, BEV), (BM,)), mask=r < ROWS)
-
-
 UNSPECIALISED = ["B", "L", "S", "tiles", "left", "right", "scale", "softcap", "key_tiles"]
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention_queries_backward_kernel(
-    q, k, v, grad, delta, grad_q, grad_scores, out, lse, mask, sinks, queries, lengths, table, first_key, first_query,
+    q, k, v, grad, d, grad_q, grad_scores, out, lse, mask, sinks, queries, lengths, table, first_key, first_query,
     B, L, S, HQ, HKV, tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh,
     stride_vs, stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb, stride_mh,
     stride_ml, stride_mk, left, right, scale, softcap, stride_gb, stride_gh, stride_gl, stride_dqb, stride_dqh,
@@ -94,7 +76,7 @@ def attention_queries_backward_kernel(
         at_mask = wide * stride_mb + memory * stride_ml + wide_heads * stride_mh
         at_row = (wide * HQ + wide_heads) * L + memory
         lse_row = tl.load(lse + wide * stride_lb + wide_heads * stride_lh + memory, mask=valid, other=0.0)
-        delta_row = tl.load(delta + at_row, mask=valid, other=0.0)
+        delta_row = tl.load(d + at_row, mask=valid, other=0.0)
         least, stop = reach(start + query, low, end, left, right, LEFT, RIGHT)
         total = tl.zeros((BM, BE), tl.float32)
         for g in tl.range(begin, finish):
@@ -125,7 +107,7 @@ def attention_queries_backward_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention_keys_backward_kernel(
-    q, k, v, grad, delta, grad_k, grad_v, key_tiles, out, lse, mask, sinks, queries, lengths, table, first_key,
+    q, k, v, grad, d, grad_k, grad_v, key_tiles, out, lse, mask, sinks, queries, lengths, table, first_key,
     first_query, B, L, S, HQ, HKV, tiles, stride_qb, stride_qh, stride_ql, stride_kb, stride_kh, stride_ks, stride_vb,
     stride_vh, stride_vs, stride_ob, stride_oh, stride_ol, stride_oe, stride_lb, stride_lh, stride_table, stride_mb,
     stride_mh, stride_ml, stride_mk, left, right, scale, softcap, stride_gb, stride_gh, stride_gl, stride_dkb,
@@ -184,7 +166,7 @@ def attention_keys_backward_kernel(
                 y = of_rows(v_digits, e_v, odd_v, v_head, at_v, there, g_head, at_g, valid, columns_v, EV, DIGITS, 0,
                             WRITTEN)  # fmt: skip
                 lse_row = tl.load(lse + wide * stride_lb + h * stride_lh + memory, mask=valid, other=0.0)
-                delta_row = tl.load(delta + (wide * HQ + h) * L + memory, mask=valid, other=0.0)
+                delta_row = tl.load(d + (wide * HQ + h) * L + memory, mask=valid, other=0.0)
                 p, after, before = score_gradients(s, sees, capped, y, lse_row[None, :], delta_row[None, :], SOFTCAP)
                 # As with the digits of k above.
                 tl.debug_barrier()
@@ -210,22 +192,12 @@ class Gradients(NamedTuple):
     scores: Tensor | None
 
 
-def attention_delta(c: Call, grad: Tensor) -> Tensor:
-    """D (B, Hq, L), fp32: SUM over a row of RN(dO * O), grad contiguous along its last axis."""
-    batch, heads, L, EV = c.out.shape
-    delta = grad.new_empty((batch, heads, L), dtype=torch.float32)
-    rows, BEV = batch * heads * L, c.constants()["BEV"]
-    BM = max(1, 2048 // BEV)
-    launch(attention_delta_kernel, (cdiv(rows, BM),), grad, c.out, delta, rows, heads, L, *grad.stride()[:3],
-           *c.out.stride(), EV=EV, BEV=BEV, BM=BM)  # fmt: skip
-    return delta
-
-
 def attention_general_backward(c: Call, gradients: Gradients) -> None:
     """Writes the gradients under `ordered` or `fixed`; c.lse and c.out are the forward pass's results."""
     grad = gradients.out if gradients.out.stride(3) == 1 else gradients.out.contiguous()
     S = digits_of(c.attention.contract)
-    delta = attention_delta(c, grad)
+    d = grad.new_empty(c.out.shape[:3], dtype=torch.float32)
+    delta(grad, c.out, d)
     constants: dict[str, Any] = c.constants() | {"DIGITS": S, "WRITTEN": torch.version.hip is not None}
     BM = rows_of_tiles(c, S)
     FOLD = folded(c.group, BM) if c.rows < BM else 1
@@ -233,8 +205,8 @@ def attention_general_backward(c: Call, gradients: Gradients) -> None:
     if gradients.scores is not None:
         gradients.scores.zero_()
     launch(
-        attention_queries_backward_kernel, (c.programs(BM // FOLD, FOLD),), c.q, c.k, c.v, grad, delta, gradients.q,
-        delta if gradients.scores is None else gradients.scores, *c.arguments(BM // FOLD), *options,
+        attention_queries_backward_kernel, (c.programs(BM // FOLD, FOLD),), c.q, c.k, c.v, grad, d, gradients.q,
+        d if gradients.scores is None else gradients.scores, *c.arguments(BM // FOLD), *options,
         *gradients.q.stride(), FOLD=FOLD, BM=BM, SCORES=gradients.scores is not None, num_warps=8, num_stages=1,
         **constants,
     )  # fmt: skip
@@ -242,7 +214,7 @@ def attention_general_backward(c: Call, gradients: Gradients) -> None:
     key_tiles = cdiv(size, BM) if dense else size // BM + c.batch + 1
     programs = key_tiles * c.k.shape[1] * (c.batch if dense else 1)
     launch(
-        attention_keys_backward_kernel, (programs,), c.q, c.k, c.v, grad, delta, gradients.k, gradients.v, key_tiles,
+        attention_keys_backward_kernel, (programs,), c.q, c.k, c.v, grad, d, gradients.k, gradients.v, key_tiles,
         *c.arguments(BM), *options, *gradients.k.stride(), *gradients.v.stride(), BN=BM, num_warps=8, num_stages=1,
         **constants,
     )  # fmt: skip
