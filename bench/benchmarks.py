@@ -1,3 +1,3 @@
 """Every benchmark: importing this registers them."""
 
-from . import adam, conv, cross_entropy, layer_norm, matmul, sample, softmax, unary  # noqa: F401
+from . import adam, attention, conv, cross_entropy, layer_norm, matmul, sample, softmax, unary  # noqa: F401
