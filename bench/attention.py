@@ -32,8 +32,8 @@ def attention(device: torch.device, quick: bool) -> Iterator[Work]:
     shapes = SHAPES[:1] if quick else SHAPES
     for shape in shapes if gpu else ((1, 4, 2, 128 if quick else 512, 64),):
         yield from _prefill(device, dtype, shape, contracts[:2] if quick else contracts)
-    for shape in (DECODE[1:2] if quick else DECODE) if gpu else ((4, 64 if quick else 512, 4, 2, 64, 16),):
-        yield _decode(device, dtype, shape, contracts[:2])
+    for pages in (DECODE[1:2] if quick else DECODE) if gpu else ((4, 64 if quick else 512, 4, 2, 64, 16),):
+        yield _decode(device, dtype, pages, contracts[:2])
 
 
 def _prefill(
