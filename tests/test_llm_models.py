@@ -101,8 +101,8 @@ def test_smollm2_is_what_transformers_reads() -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name)
     ours, tokenizer = models.load("smollm2", torch.float32)
     assert digest(ours) == digest(theirs)
-    assert tokenizer("It's 2024:\n\n  x = 17").input_ids == [1589, 506, 216, 34, 32, 34, 36, 42, 198, 198, 216, 1792,
-                                                            446, 216, 33, 39]  # fmt: skip
+    text = "It's 2024:\n\n  x = 17 – naïve 日本<|im_end|>"
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
 def test_text_in_pieces() -> None:

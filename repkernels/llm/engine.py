@@ -39,8 +39,9 @@ class Batching:
 
         cpu = device.type == "cpu"
         fields = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+        size: Any = {"page_size" if "page_size" in fields else "block_size": self.block_size}
         return ContinuousBatchingConfig(
-            **{"page_size" if "page_size" in fields else "block_size": self.block_size},
+            **size,
             num_blocks=self.num_blocks or (max(1, 32768 // self.block_size) if cpu else None),
             max_batch_tokens=self.max_batch_tokens or (512 if cpu else None),
             max_requests_per_batch=self.max_requests or (64 if cpu else None),

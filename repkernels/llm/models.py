@@ -50,6 +50,7 @@ def load(name: str, dtype: torch.dtype | None = None, device: torch.device | str
     """
     if name.startswith(RANDOM):
         return of_shape(name.removeprefix(RANDOM), dtype or torch.bfloat16, device)
+    model: Any
     if name == "smollm2":
         model, tokenizer = smollm2.load(dtype or torch.bfloat16)
         return model.to(device), tokenizer

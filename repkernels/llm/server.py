@@ -31,7 +31,7 @@ def application(engine: Engine) -> FastAPI:
     others = {name: None for name in names if name.endswith("_handler") and name not in handlers}
     app: FastAPI = build_server(model_manager=OneModel(engine), generation_state=State(engine), **handlers, **others)  # type: ignore[arg-type]
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) in _SERVED]
-    app.add_exception_handler(RequestError, lambda _, error: refusal(error))  # type: ignore[arg-type, return-value]
+    app.add_exception_handler(RequestError, lambda _, error: refusal(error))
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(StarletteHTTPException, _http)
     return app

@@ -21,6 +21,8 @@ class Text:
         self._held = ""
 
     def add(self, token: int) -> str:
+        if self.stopped:
+            return ""
         self._ids.append(token)
         return self._released(self._decoded(last=False), last=False)
 

@@ -11,10 +11,10 @@ Case = dict[str, Any]
 def cases(op: str | None = None, contract: str | None = None) -> Iterator[Case]:
     """The cases of an operation (a gradient's operation is its forward's) and contract; all without them.
 
-    The demo's digests are no case: `demo` returns them.
+    The demo's digests are no cases: `demo` and `llm.chat_demo.recorded` return them.
     """
     for path in sorted(files("repkernels.verify").joinpath("golden").iterdir(), key=lambda p: p.name):
-        if not path.name.endswith(".json") or path.name == "demo.json":
+        if not path.name.endswith(".json") or path.name in ("demo.json", "chat.json"):
             continue
         for case in json.loads(path.read_text()):
             if op in (None, operation(case)) and contract in (None, case.get("contract")):
