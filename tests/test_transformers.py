@@ -50,11 +50,19 @@ LLAMA3 = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quick_garbage_collection() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
+    """torch's threads cost more than products of this size, where others compute beside them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _quick_garbage_collection() -> None:
     """A manager that stops collects garbage twice, and transformers' modules are many objects."""
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Answer(NamedTuple):
@@ -314,8 +322,8 @@ def test_preempted_requests_start_again(monkeypatch: pytest.MonkeyPatch) -> None
         return preempted[-1]
 
     monkeypatch.setattr(OffloadingManager, "offload_requests", counted)
-    prompts, new = [prompt(60), prompt(50), prompt(40)], {"max_new_tokens": 30}
-    alone = [dense(model, [p], 30, top_k=0, **PENALISED)[0] for p in prompts]
+    prompts, new = [prompt(60), prompt(46), prompt(44)], {"max_new_tokens": 20}
+    alone = [dense(model, [p], 20, top_k=0, **PENALISED)[0] for p in prompts]
     with Session(model, num_blocks=13, safety_margin=0.0) as session:
         assert equal(session.answers(prompts, [{**PENALISED, **new}] * 3), alone)
     assert sum(preempted) > 0
@@ -413,6 +421,36 @@ def _shrink(model: Any) -> None:
     model.model.layers[1].self_attn.k_proj.weight.mul_(0.3)
     model.model.layers[0].mlp.up_proj.weight.copy_(model.model.layers[1].mlp.gate_proj.weight)
     model.model.layers[0].self_attn.v_proj.bias.fill_(0.25)
+
+
+def _doubled(module: Any, inputs: Any, output: Tensor) -> None:
+    output.detach().mul_(2)
+
+
+def test_sums_with_their_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In inference a residual's sum and the norm after it are one launch: the same bits, also where hooks interfere."""
+    model, ids, fused = make("gemma", torch.bfloat16), torch.tensor([prompt(9), prompt(9, 1)]), []
+    enable(model, "ordered")
+    add = repkernels.nn.functional.add_rms_norm
+    monkeypatch.setattr(repkernels.nn.functional, "add_rms_norm", lambda *a: fused.append(a) or add(*a))
+    seen: list[list[Tensor]] = []
+    model.model.norm.register_forward_hook(lambda module, inputs, output: seen.append([*inputs, output]))
+    model.model.layers[1].post_attention_layernorm.register_forward_pre_hook(lambda m, x: seen.append([*x]))
+    for interfere in (False, True):
+        if interfere:  # in place, after the next norm has been computed
+            model.model.layers[0].register_forward_hook(_doubled)
+        seen.clear()
+        apart = model(ids, output_hidden_states=True)
+        assert not fused
+        with torch.no_grad():
+            joined = model(ids, output_hidden_states=True)
+        assert len(fused) == 4
+        with torch.inference_mode():
+            assert torch.equal(model(ids).logits, apart.logits)
+        pairs = [(apart.logits, joined.logits), *zip(apart.hidden_states, joined.hidden_states, strict=True)]
+        pairs += [(a, b) for xs, ys in zip(seen[:2], seen[2:4], strict=True) for a, b in zip(xs, ys, strict=True)]
+        assert all(torch.equal(a, b) for a, b in pairs)
+        fused.clear()
 
 
 def test_training() -> None:
