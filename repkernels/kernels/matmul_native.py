@@ -52,7 +52,8 @@ CONFIGURATIONS = (
     Configuration(64, 64, 128, 4, 5),
 )
 NARROW = (
-    Configuration(64, 16, 256, 4, 4, swap=True, GROUP=1),
+    Configuration(128, 16, 128, 4, 5, swap=True, GROUP=1),
+    Configuration(64, 16, 128, 4, 5, swap=True, GROUP=1),
     Configuration(32, 16, 256, 4, 6, swap=True, GROUP=1),
     Configuration(64, 32, 128, 4, 5, swap=True, GROUP=1),
     Configuration(64, 64, 128, 4, 5, swap=True, GROUP=1),
