@@ -42,14 +42,14 @@ from repkernels.cpu.attention_scores import (
     row_products,
     weigh,
 )
-from repkernels.cpu.blocks import is_small
 from repkernels.cpu.spread import spread
 from repkernels.cpu.threads import buffer, share
 
 # Query rows of a unit, about: enough for reading keys to cost little beside them.
 ROWS = 96
-# Scores of a piece of work, about.
-SCORES = 1 << 18
+# Scores of a piece of work, at most and at least, about; reading a key costs as much as this many of its scores.
+MOST, LEAST = 1 << 18, 1 << 16
+READING = 32
 _KINDS = {torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16}
 _FP32, _HALF, _TRUTH = np.empty(0, np.float32), np.empty(0, np.int16), np.empty(0, np.uint8)
 _NOTHING = Operand(_FP32, _HALF, FP32, (0, 0, 0, 0))
@@ -234,11 +234,10 @@ def _run(compute: Callable[[Piece], None], units: list[tuple[int, ...]], x: Inpu
     if not units:
         return
     table = np.array(units, np.int64)
-    work = table[:, 5] * table[:, 6] * SEGMENT
+    work = (table[:, 5] + READING) * table[:, 6] * SEGMENT
     order = np.argsort(work, kind="stable")[::-1]
     table, work = table[order], work[order]
-    small = is_small(int(work.sum()), sum(x.widths) // 8 + 1)
-    limit = SCORES if small else min(SCORES, int(work.sum()) // (4 * torch.get_num_threads()))
+    limit = min(MOST, max(LEAST, int(work.sum()) // (4 * torch.get_num_threads())))
     pieces, start = [], 0
     while start < len(table):
         end = start + max(1, limit // int(work[start]))
@@ -255,7 +254,7 @@ def _run(compute: Callable[[Piece], None], units: list[tuple[int, ...]], x: Inpu
         find(chosen, x.rows, x.table, m, slots, by_keys, x.options, places)
         compute(Piece(chosen, m, live, slots, by_keys, places))
 
-    share(task, len(pieces), alone=small)
+    share(task, len(pieces))
 
 
 def _query_units(x: Inputs) -> list[tuple[int, ...]]:

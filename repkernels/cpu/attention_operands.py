@@ -133,11 +133,13 @@ def factors(q, digits, left, plane, out):
 @njit
 def put_group(lines, spare, digits, left, out, at):
     """Packs WIDE rows of integers as neighbours; spare: of their shape."""
-    count = max(1, digits - 1)
+    count, rows = max(1, digits - 1), lines
     for plane in range(count):
-        for i in range(WIDE):
-            factors(lines[i], digits, left, plane, spare[i])
-        a, b, c, d = spare[0], spare[1], spare[2], spare[3]
+        if digits > 2:
+            rows = spare
+            for i in range(WIDE):
+                factors(lines[i], digits, left, plane, spare[i])
+        a, b, c, d = rows[0], rows[1], rows[2], rows[3]
         start = at + plane * (out.size // count)
         target = out[start : start + WIDE * a.size]
         for k in range(a.size):
@@ -150,20 +152,32 @@ def put_group(lines, spare, digits, left, out, at):
 @njit
 def put_columns(line, spare, digits, out, at):
     """Packs the integers of one row of a segment, WIDE columns after another."""
-    count = max(1, digits - 1)
+    count, row = max(1, digits - 1), line
     for plane in range(count):
-        factors(line, digits, False, plane, spare)
-        start = at + plane * (out.size // count)
-        for k in range(line.size):
-            out[start + k // WIDE * (WIDE * SEGMENT) + k % WIDE] = spare[k]
+        if digits > 2:
+            row = spare
+            factors(line, digits, False, plane, spare)
+        place = at + plane * (out.size // count)
+        for first in range(0, row.size - WIDE + 1, WIDE):
+            target, source = out[place : place + WIDE], row[first : first + WIDE]
+            for c in range(WIDE):
+                target[c] = source[c]
+            place += WIDE * SEGMENT
+        for c in range(row.size % WIDE):
+            out[place + c] = row[row.size - row.size % WIDE + c]
 
 
 @njit
 def put_narrow(row, columns, out, at):
     """Packs one row of fp32 numbers: beside its neighbours, or by NARROW columns after another."""
     if columns:
-        for k in range(row.size):
-            out[at + k // NARROW * (NARROW * SEGMENT) + k % NARROW] = row[k]
+        for first in range(0, row.size - NARROW + 1, NARROW):
+            target, source = out[at : at + NARROW], row[first : first + NARROW]
+            for c in range(NARROW):
+                target[c] = source[c]
+            at += NARROW * SEGMENT
+        for c in range(row.size % NARROW):
+            out[at + c] = row[row.size - row.size % NARROW + c]
     else:
         for k in range(row.size):
             out[at + NARROW * k] = row[k]
