@@ -423,8 +423,8 @@ def _shrink(model: Any) -> None:
     model.model.layers[0].self_attn.v_proj.bias.fill_(0.25)
 
 
-def _doubled(module: Any, inputs: Any, output: Tensor) -> None:
-    output.detach().mul_(2)
+def _shifted(module: Any, inputs: Any, output: Tensor) -> None:
+    output.detach().add_(1)
 
 
 def test_sums_with_their_norms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +438,7 @@ def test_sums_with_their_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     model.model.layers[1].post_attention_layernorm.register_forward_pre_hook(lambda m, x: seen.append([*x]))
     for interfere in (False, True):
         if interfere:  # in place, after the next norm has been computed
-            model.model.layers[0].register_forward_hook(_doubled)
+            model.model.layers[0].register_forward_hook(_shifted)
         seen.clear()
         apart = model(ids, output_hidden_states=True)
         assert not fused

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from repkernels.kernels import grouped_mm, int8_linear, moe, rotary
+from repkernels.kernels import grouped_mm, int8_linear, moe, rotary, write_pages
 from tests.instructions.case import Case, everything, tensor
 from tests.instructions.compiled import TARGETS
 
@@ -45,11 +45,18 @@ def _int8(dtype: torch.dtype, rows: int, digits: int, odd: bool = False) -> None
     int8_linear.int8_linear(x, w, tensor(size), tensor(size, dtype=dtype), tensor(rows, size, dtype=dtype), digits)
 
 
+def _pages(dtype: torch.dtype, size: int, odd: bool = False) -> None:
+    caches = [tensor(8, 16, 4, size, dtype=dtype, odd=odd) for _ in range(2)]
+    news = [tensor(8, 4, size, dtype=dtype, odd=odd) for _ in range(2)]
+    write_pages.write_pages(*caches, torch.zeros(8, dtype=torch.int64), *news)
+
+
 def cases(target: str) -> Iterator[Case]:
     """Each kernel, aligned; odd sizes, other contracts and numbers of digits on sm_90."""
     digits, signs = frozenset({"i8"}), frozenset({"i8", "f16"})
     chains = frozenset() if TARGETS[target].hip else frozenset({"f32"})
     yield Case("rotary bfloat16", partial(_rotary, BF16, 64, 64))
+    yield Case("pages bfloat16", partial(_pages, BF16, 128))
     yield Case("grouped native", partial(_grouped, "native", BF16, 1024, 512), frozenset({"bf16"}))
     yield Case("grouped fixed16", partial(_grouped, "fixed16", BF16, 1024, 512), signs, digits)
     yield Case("grouped ordered", partial(_grouped, "ordered", FP32, 1024, 512), chains)
@@ -59,6 +66,7 @@ def cases(target: str) -> Iterator[Case]:
     yield Case("int8", partial(_int8, BF16, 2048, 2), signs, digits)
     if everything(target):
         yield Case("rotary odd", partial(_rotary, FP32, 33, 10, True))
+        yield Case("pages odd", partial(_pages, FP32, 33, True))
         yield Case("grouped fixed32, odd", partial(_grouped, "fixed32", FP32, 129, 77, True), signs, digits)
         yield Case("experts", partial(_moe, 128, FP32))
         yield Case("int8 odd", partial(_int8, FP32, 100, 3, True), signs, digits)
