@@ -41,7 +41,7 @@ def url() -> Iterator[str]:
     reader = threading.Thread(target=lambda: lines.extend(server.stderr or ()), daemon=True)
     reader.start()
     try:
-        for _ in range(1200):
+        for _ in range(3000):
             assert server.poll() is None, b"".join(lines).decode()
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
@@ -49,7 +49,7 @@ def url() -> Iterator[str]:
             except OSError:
                 time.sleep(0.1)
         else:
-            pytest.fail(f"no server within two minutes: {b''.join(lines).decode()}")
+            pytest.fail(f"no server within five minutes: {b''.join(lines).decode()}")
         yield f"http://127.0.0.1:{port}"
     finally:
         server.send_signal(signal.SIGINT)

@@ -1,5 +1,6 @@
 """`repkernels serve` and `repkernels replay`."""
 
+import gc
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +52,8 @@ def serve_command(
     console.print(f"{engine.name}: {engine.fingerprint}", highlight=False, soft_wrap=True)
     try:
         engine.start()
+        # What is here now stays: no collection needs to look at it again.
+        gc.freeze()
         uvicorn.run(application(engine), host=host, port=port, log_level="info", access_log=False)
     finally:
         engine.stop()
