@@ -26,8 +26,10 @@ FORBIDDEN_OPERATIONS = {
 }
 MAXIMUM = {"arith.maxnumf", "arith.maximumf"}
 EXP2 = {"math.exp2"}
-# Assembly in the source may order kernels, and compute nothing.
-INLINE = r'tt\.elementwise_inline_asm "griddepcontrol\.[^"]*"'
+# Assembly in the source may order kernels, fetch into L2 and move bits, and compute nothing.
+PREFETCH = r"cp\.async\.bulk\.prefetch\.L2\.global \[\$1\], 1024; mov\.u32 \$0, 0;"
+MOVES = r'(?:(?:shl|and|prmt)\.b32 [^";]*; ?)+'
+INLINE = rf'tt\.elementwise_inline_asm "(?:griddepcontrol\.[^"]*|{PREFETCH}|{MOVES})"'
 
 PTX = {
     "approximate": r"\.approx|\bdiv\.full|\b(?:ex2|lg2|rcp|rsqrt|sin|cos|tanh)\.(?!rn)",

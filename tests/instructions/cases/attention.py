@@ -69,3 +69,16 @@ def cases(target: str) -> Iterator[Case]:
         yield native("window, sinks, padding", dense, bf16, 64, window=(255, -1), sinks=True, first_key=True)
         yield native("packed", packed, bf16, 64)
         yield native("many rows from pages", paged, bf16, 64, 200, 64)
+
+    # The most of fp32 magnitudes keeps NaN, and is taken of their bits where it crosses threads.
+    f16 = frozenset({"f16"})
+    run = partial(paged, bf16, 64, 1, 16, contract="fixed16")
+    yield Case("attention fixed16 one row from pages", run, f16, f16, maximum=True)
+    if everything(target):
+        run = partial(dense, torch.float32, 40, odd=True, mask=torch.float32, rows=3, contract="fixed16", softcap=2.0)
+        yield Case("attention fixed16 few rows, odd, float mask, soft cap", run, f16, f16, maximum=True)
+        f32, several = frozenset({"f32"}), frozenset({"i8", "f16"})
+        run = partial(dense, torch.float32, 32, rows=64, contract="ordered", backward=True)
+        yield Case("attention ordered, gradients", run, f32, f32, maximum=True)
+        run = partial(dense, bf16, 64, contract="fixed16")
+        yield Case("attention fixed16", run, several, f16, maximum=True)
