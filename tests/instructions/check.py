@@ -83,7 +83,10 @@ def kernels(target: str) -> set[str]:
     # Products of fp32 tiles have no one order on AMD's matrix cores; the chains written out there need no flags.
     tiles = {"ordered_kernel", "conv_ordered_kernel", "conv_weight_ordered_kernel", "nonfinite_rows_kernel"}
     tiles |= {"grouped_ordered_kernel", "weight_ordered_kernel"}
-    return found - absent - (tiles if TARGETS[target].hip else set())
+    # These take a minute to compile: on one target only.
+    slow = {"attention_fixed_kernel", "attention_planes_kernel", "attention_general_kernel"}
+    slow |= {"attention_queries_backward_kernel", "attention_keys_backward_kernel"}
+    return found - absent - (tiles if TARGETS[target].hip else set()) - (set() if everything(target) else slow)
 
 
 def check_forbidden(target: str) -> Report:
