@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from triton.runtime.jit import JITFunction
 
-from tests.instructions.case import FEW, Case
+from tests.instructions.case import FEW, Case, everything
 from tests.instructions.cases import cases
 from tests.instructions.compiled import TARGETS, Compiled, launches, modules
 from tests.instructions.forbidden import FORBIDDEN, NOT_COMPILED
