@@ -14,7 +14,7 @@ def _groups(offs: np.ndarray) -> Iterator[tuple[int, slice]]:
 
 def forward(a: np.ndarray, b: np.ndarray, offs: np.ndarray, dtype: str, contract: str) -> np.ndarray:
     """a (T, K), b (G, K, N) -> (T, N)."""
-    out = np.zeros((len(a), b.shape[2]), formats.compute_type(dtype))
+    out: np.ndarray = np.zeros((len(a), b.shape[2]), formats.compute_type(dtype))
     for g, rows in _groups(offs):
         out[rows] = matmul.matmul(a[rows], b[g], dtype, contract)
     return out

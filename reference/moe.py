@@ -1,5 +1,7 @@
 """Mixtures of experts, SPEC.md, section of this name: token by token."""
 
+from typing import Any
+
 import numpy as np
 
 from reference import formats, gated, matmul, softmax
@@ -36,7 +38,7 @@ def forward(
     """x (T, H) -> (T, H)."""
     out, half = np.empty_like(x), gate_up.shape[1] // 2
     for t, row in enumerate(x):
-        total = None
+        total: Any = None
         for expert, weight in zip(experts[t], weights[t], strict=True):
             if 0 <= expert < len(gate_up):
                 mixed = matmul.matmul(row[None], gate_up[expert].T, dtype, contract)

@@ -1,5 +1,7 @@
 """Rotary position embeddings, SPEC.md, section of this name."""
 
+from typing import Any
+
 import mpmath
 import numpy as np
 
@@ -60,7 +62,7 @@ def frequencies(head_dim: int, name: str, theta: float, **p: float) -> tuple[np.
     return np.array(powers, np.float64).astype(np.float32), scaling
 
 
-def _exact(value):
+def _exact(value: Any) -> Any:
     with mpmath.workprec(300):
         return value()
 

@@ -5,6 +5,8 @@ top-p keeps is found by its key, an integer in the order of e, RADIX_BITS bits a
 each of 16 bins, by chunk, and the next pass begins by adding up the chunks and choosing the bin. Nothing is sorted.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -286,8 +288,11 @@ def sample(
     rows, classes = logits.shape
     chunk = min(CHUNK, next_power_of_2(classes))
     chunks = cdiv(classes, chunk)
-    cut, whole = {"CHUNKS": chunks, "CHUNK": chunk}, {"CHUNKS_UP": next_power_of_2(chunks)}
-    halves = dict(zip(("A", "B", "A_CHUNK", "B_CHUNK"), (*_halves(whole["CHUNKS_UP"]), *_halves(chunk)), strict=True))
+    cut: dict[str, Any] = {"CHUNKS": chunks, "CHUNK": chunk}
+    whole: dict[str, Any] = {"CHUNKS_UP": next_power_of_2(chunks)}
+    halves: dict[str, Any] = dict(
+        zip(("A", "B", "A_CHUNK", "B_CHUNK"), (*_halves(whole["CHUNKS_UP"]), *_halves(chunk)), strict=True)
+    )
     grid = (rows, chunks)
 
     def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
