@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from repkernels.cli import app
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("transformers")
@@ -33,7 +36,7 @@ def url() -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     paths = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-    command = [sys.executable, "-m", "repkernels", "serve", MODEL, "--device", "cpu", "--port", str(port)]
+    command = [sys.executable, "-m", "repkernels", "serve", MODEL, "--port", str(port)]
     sizes = ["--num-blocks", "64", "--block-size", "16", "--max-batch-tokens", "64"]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": paths}
     server = subprocess.Popen([*command, *sizes], env=environment, stderr=subprocess.PIPE)
@@ -183,6 +186,18 @@ REFUSED: list[tuple[dict[str, Any], str, int]] = [
     ({"frobnicate": 1}, "frobnicate", 400),
     ({"model": "another"}, "model", 404),
 ]
+
+
+def test_replay_by_the_server(client: Any, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "response.json"
+    file.write_text(chat(client, n=2, extra_body=DIGEST, **SAMPLED).model_dump_json())
+    done = CliRunner().invoke(app, ["replay", str(file), "--server", f"{url}/v1"])
+    assert done.exit_code == 0 and "The same 12 tokens" in done.output, done.output
+    changed = json.loads(file.read_text())
+    changed["repkernels"]["answers"][1]["digests"]["rows"][4] = "0" * 64
+    file.write_text(json.dumps(changed))
+    done = CliRunner().invoke(app, ["replay", str(file), "--server", url])
+    assert done.exit_code == 1 and "answer 1: the logits of token 4 differ" in done.output
 
 
 def test_bad_requests_are_refused_by_name(client: Any, url: str) -> None:

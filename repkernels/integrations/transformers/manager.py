@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 from transformers.generation.continuous_batching.initialization import resolve_using_hints, resolve_without_hints
+from transformers.generation.continuous_batching.requests import RequestStatus
 
 from repkernels.integrations.transformers import parameters
 from repkernels.integrations.transformers.attention import PAGED
@@ -78,6 +79,7 @@ class Manager(ContinuousBatchingManager):
             self.requests.capacity = _capacity(processor.cache, self.continuous_batching_config)
             self.sampler.install(processor, self.model)
             _never_empty(processor.scheduler)
+            _finish_cancelled(processor.scheduler)
         return processor
 
     def add_request(
@@ -214,6 +216,24 @@ def _never_empty(scheduler: Any) -> None:
         schedule(state, request_tokens, *rest)
 
     scheduler._schedule_request = guarded
+
+
+def _finish_cancelled(scheduler: Any) -> None:
+    """Has a step that is still running pass over requests that were cancelled meanwhile.
+
+    With asynchronous batching it would look for their pages, which are no longer theirs, and end the manager.
+    """
+    clear = scheduler.clear_cancelled_requests
+
+    def cleared() -> list[Any]:
+        states: list[Any] = clear()
+        for state in states:
+            state.status = RequestStatus.FINISHED
+        gone = {id(state) for state in states}
+        scheduler._requests_to_fork = [state for state in scheduler._requests_to_fork if id(state) not in gone]
+        return states
+
+    scheduler.clear_cancelled_requests = cleared
 
 
 def _checked(input_ids: Sequence[int] | Tensor, vocabulary: int) -> list[int]:
