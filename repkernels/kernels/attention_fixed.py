@@ -18,7 +18,7 @@ from repkernels.kernels.arith import power_of_two, scale_exponent
 from repkernels.kernels.attention_arguments import Call
 from repkernels.kernels.attention_digits import LAST_OF, rounded_sum
 from repkernels.kernels.attention_fixed_decode import decode_fixed
-from repkernels.kernels.attention_general import FEW, attention_general
+from repkernels.kernels.attention_general import FEW, WIDEST, attention_general
 from repkernels.kernels.attention_planes import K, Q, V, in_order_of_places, planes_of
 from repkernels.kernels.attention_rows import sequence, sequence_of
 from repkernels.kernels.attention_segments import (
@@ -221,6 +221,8 @@ def fitting(BE: int, BEV: int, device: torch.device) -> FixedTile | None:
     """A tile that shared memory holds the operands of, with as many stages as it can; None if there is none."""
     if chosen := _forced.get():
         return chosen
+    if max(BE, BEV) > WIDEST:
+        return None
     tile = TILES[max(BE, BEV, 64)]
     for c in (tile, tile._replace(num_stages=1), tile._replace(BM=64, num_warps=4, num_stages=1)):
         if 2 * (c.BM * BE + c.num_stages * SEGMENT.value * (BE + BEV)) + 2048 <= shared_memory(device):

@@ -28,6 +28,7 @@ from repkernels.kernels.attention_segments import (
     weigh,
 )
 from repkernels.kernels.launch import launch
+from repkernels.kernels.matmul_fixed_hopper import on_hopper
 from repkernels.kernels.rounded.exponential import tanh
 from repkernels.kernels.sizes import next_power_of_2
 
@@ -80,7 +81,7 @@ def attention_general_kernel(
     FLAGGED: tl.constexpr,
 ):  # fmt: skip
     """One tile of BM rows over its segments. SPLIT: over PART of COUNT segments, whose states go into parts and sums as
-    attention_decode.py has them. FLAGGED: only where flags say so, BY_HEAD (sequences, KV heads), BY_PROGRAM of each."""
+    attention_decode.py has them. FLAGGED: only where flags say so, (sequences, KV heads) or (programs,)."""
     SIZE: tl.constexpr = BM // FOLD
     split = tl.cdiv(COUNT, PART)
     b, block, tile = sequence_of(tl.program_id(0) // split, queries, tiles, B, HQ // FOLD, SIZE, LAYOUT, LENGTH)
@@ -144,6 +145,7 @@ def attention_general_kernel(
             store_rows(m, l, o, valid, out_at, stride_oe, lse_at, sinks, heads, columns_v, EV, False, LSE, SINKS)
 
 
+WIDEST = 256  # head size for which products of digits are exact (kernels/attention_digits.py)
 FEW = 16  # query rows of a sequence that are taken to be a decode step
 
 
@@ -153,8 +155,10 @@ def attention_general(c: Call, flags: Tensor | None = None) -> None:
     flags: (sequences + 1, KV heads) int32; where given, only the rows of those are written that are set.
     """
     S = digits_of(c.attention.contract)
+    check_widths(c)
     few = c.rows <= FEW and flags is None
-    slots = next_power_of_2(S) if few and S > 0 else 0
+    # Digits of weights that are not stacked Triton 3.6 makes anew for each product, by way of shared memory.
+    slots = next_power_of_2(S) if S > 2 or (few and S > 0) else 0
     BM = rows_of_tiles(c, S)
     if few:
         BM = min(64 if S in (1, 2) else 16, max(8 if S > 1 else 16, next_power_of_2(c.rows * c.group)))
@@ -162,35 +166,45 @@ def attention_general(c: Call, flags: Tensor | None = None) -> None:
     plan = Parts(c, BM, FOLD)
     split = few and plan.worth
     parts, sums = plan.empty() if split else (c.out, c.out)
-    _launch(c, plan, split, parts, sums, flags, NOT_FLAGGED if flags is None else BY_HEAD, slots, 4 if few else 8)
+    _launch(c, plan, split, parts, sums, flags, NOT_FLAGGED if flags is None else BY_HEAD, slots)
     if split:
         plan.merge(parts, sums, False)
+
+
+def check_widths(c: Call) -> None:
+    """Raises where sums of digit products might not be exact."""
+    E = max(c.q.shape[3], c.v.shape[3])
+    if E > WIDEST and c.attention.contract != "ordered":
+        raise NotImplementedError(f"contract: {c.attention.contract} takes heads of up to {WIDEST} on a GPU, got {E}")
 
 
 def attention_general_again(c: Call, plan: Parts, parts: Tensor, sums: Tensor, flags: Tensor) -> None:
     """What those programs of `plan` were to write that are set in flags, to parts and sums or, with all segments in
     each, to c.out and c.lse."""
     slots = next_power_of_2(digits_of(c.attention.contract))
-    _launch(c, plan, plan.part < plan.count, parts, sums, flags, BY_PROGRAM, slots, 4)
+    _launch(c, plan, plan.part < plan.count, parts, sums, flags, BY_PROGRAM, slots)
 
 
 def _launch(
     c: Call, plan: Parts, split: bool, parts: Tensor, sums: Tensor, flags: Tensor | None, FLAGGED: tl.constexpr,
-    slots: int, num_warps: int,
+    slots: int,
 ) -> None:  # fmt: skip
     launch(
         attention_general_kernel, (plan.programs if split else c.programs(plan.size, plan.FOLD),), c.q, c.k, c.v,
         parts, sums, c.out if flags is None else flags, *c.arguments(plan.size), c.attention.scale,
         c.attention.softcap, plan.count, plan.part if split else plan.count, **c.constants(), FOLD=plan.FOLD,
         BM=plan.BM, DIGITS=digits_of(c.attention.contract), SLOTS=slots, WRITTEN=torch.version.hip is not None,
-        SPLIT=split, FLAGGED=FLAGGED.value, num_warps=num_warps, num_stages=1,
+        SPLIT=split, FLAGGED=FLAGGED.value, num_warps=8, num_stages=1,
     )  # fmt: skip
 
 
 def rows_of_tiles(c: Call, S: int) -> int:
-    """Rows of a tile where there are many: as many as shared memory holds digits of."""
+    """Rows of a tile where there are many: as many as shared memory holds digits of.
+
+    Elsewhere than on Hopper, warps beside one another would each compute all weights of such a row.
+    """
     wide = max(c.q.shape[3], c.v.shape[3]) > 128
-    return 64 if S in (1, 2) and not wide else 32
+    return 64 if S in (1, 2) and not wide and on_hopper(c.q.device) else 32
 
 
 def folded(group: int, rows: int) -> int:

@@ -16,7 +16,7 @@ from repkernels.kernels.arith import positive_zeros
 from repkernels.kernels.attention_arguments import Call
 from repkernels.kernels.attention_contraction import of_rows, of_weights, prepared, rows_at
 from repkernels.kernels.attention_delta import delta
-from repkernels.kernels.attention_general import folded, rows_of_tiles, scores
+from repkernels.kernels.attention_general import check_widths, folded, rows_of_tiles, scores
 from repkernels.kernels.attention_rows import sequence, sequence_of
 from repkernels.kernels.attention_segments import DENSE, SEGMENT, key_places, reach, seen, segments
 from repkernels.kernels.functions import exp_f32
@@ -195,6 +195,7 @@ class Gradients(NamedTuple):
 def attention_general_backward(c: Call, gradients: Gradients) -> None:
     """Writes the gradients under `ordered` or `fixed`; c.lse and c.out are the forward pass's results."""
     grad = gradients.out if gradients.out.stride(3) == 1 else gradients.out.contiguous()
+    check_widths(c)
     S = digits_of(c.attention.contract)
     d = grad.new_empty(c.out.shape[:3], dtype=torch.float32)
     delta(grad, c.out, d)
