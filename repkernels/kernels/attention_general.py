@@ -27,6 +27,7 @@ from repkernels.kernels.attention_segments import (
     store_rows,
     weigh,
 )
+from repkernels.kernels.configuration import shared_memory
 from repkernels.kernels.launch import launch
 from repkernels.kernels.matmul_fixed_hopper import on_hopper
 from repkernels.kernels.rounded.exponential import tanh
@@ -146,6 +147,8 @@ def attention_general_kernel(
 
 
 WIDEST = 256  # head size for which products of digits are exact (kernels/attention_digits.py)
+# Bytes of shared memory that the stacked digits of 16 and of 32 rows need.
+STACKED_16, STACKED_32 = 81920, 131072
 FEW = 16  # query rows of a sequence that are taken to be a decode step
 
 
@@ -157,9 +160,11 @@ def attention_general(c: Call, flags: Tensor | None = None) -> None:
     S = digits_of(c.attention.contract)
     check_widths(c)
     few = c.rows <= FEW and flags is None
+    BM, room = rows_of_tiles(c, S), shared_memory(c.q.device)
     # Digits of weights that are not stacked Triton 3.6 makes anew for each product, by way of shared memory.
-    slots = next_power_of_2(S) if S > 2 or (few and S > 0) else 0
-    BM = rows_of_tiles(c, S)
+    slots = next_power_of_2(S) if S > 0 and (few or (S > 2 and room >= STACKED_16)) else 0
+    if S > 2 and room < STACKED_32:
+        BM = 16
     if few:
         BM = min(64 if S in (1, 2) else 16, max(8 if S > 1 else 16, next_power_of_2(c.rows * c.group)))
     FOLD = folded(c.group, BM)
