@@ -25,7 +25,7 @@ def instructions(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_kernels_hold_nothing_forbidden(target: str) -> None:
-    done = instructions(target)
+    done = instructions(target) if target == "sm_90" else instructions("--few", target)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert f"{target}: " in done.stdout
 

@@ -28,7 +28,12 @@ class Case(NamedTuple):
 
 def everything(target: str) -> bool:
     """Whether each variant of a kernel is checked on `target`; a few of them are on the others."""
-    return target == "sm_90" and not os.environ.get(FEW)
+    return target == "sm_90" and not few()
+
+
+def few() -> bool:
+    """Whether kernels that take long to compile are left to another run."""
+    return bool(os.environ.get(FEW))
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, odd: bool = False) -> Tensor:

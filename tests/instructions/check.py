@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from triton.runtime.jit import JITFunction
 
-from tests.instructions.case import FEW, Case, everything
+from tests.instructions.case import FEW, Case, everything, few
 from tests.instructions.cases import cases
 from tests.instructions.compiled import TARGETS, Compiled, launches, modules
 from tests.instructions.forbidden import FORBIDDEN, NOT_COMPILED
@@ -83,9 +83,12 @@ def kernels(target: str) -> set[str]:
     # Products of fp32 tiles have no one order on AMD's matrix cores; the chains written out there need no flags.
     tiles = {"ordered_kernel", "conv_ordered_kernel", "conv_weight_ordered_kernel", "nonfinite_rows_kernel"}
     tiles |= {"grouped_ordered_kernel", "weight_ordered_kernel"}
-    # These take a minute to compile: on one target only.
+    # The first take a minute to compile, so they are on one target only; the others with --few not at all.
     slow = {"attention_fixed_kernel", "attention_planes_kernel", "attention_general_kernel"}
     slow |= {"attention_queries_backward_kernel", "attention_keys_backward_kernel"}
+    if few():
+        slow |= {"attention_native_query_gradient_kernel", "attention_native_key_gradient_kernel"}
+        slow |= {"attention_delta_kernel", "attention_fixed_parts_kernel"}
     return found - absent - (tiles if TARGETS[target].hip else set()) - (set() if everything(target) else slow)
 
 

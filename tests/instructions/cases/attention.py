@@ -8,7 +8,7 @@ import torch
 
 from repkernels.attention import Attention, Sequences
 from repkernels.kernels import attention
-from tests.instructions.case import Case, everything, tensor
+from tests.instructions.case import Case, everything, few, tensor
 
 
 def integers(*shape: int) -> torch.Tensor:
@@ -62,8 +62,11 @@ def cases(target: str) -> Iterator[Case]:
         return Case(f"attention native {what}", run, need, need, maximum=True, exp2=True)
 
     bf16, fp16 = torch.bfloat16, torch.float16
-    yield native("gradients", dense, bf16, 128 if everything(target) else 64, backward=True)
     yield native("one row from pages", paged, bf16, 128, 1, 16)
+    if few():
+        yield native("many rows", dense, bf16, 64)
+        return
+    yield native("gradients", dense, bf16, 128 if everything(target) else 64, backward=True)
     if everything(target):
         yield native("odd, float mask, gradients", dense, fp16, 40, odd=True, mask=torch.float32, backward=True)
         yield native("window, sinks, padding", dense, bf16, 64, window=(255, -1), sinks=True, first_key=True)
