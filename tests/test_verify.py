@@ -81,8 +81,8 @@ def test_catalogue_keeps_bits_of_all_but_the_largest():
     kept = [result for case in CASES for result in case["results"].values() if "shape" in result]
     for result in kept:
         assert ("bits" in result) == (np.prod(result["shape"]) <= reference_golden.KEPT)
-    # 249 of 4979: long sums, long rows, thousands of arguments of a function.
-    assert len([result for result in kept if "bits" not in result]) < len(kept) / 16
+    # 558 of 6625: long sums, long rows, thousands of arguments of a function, attention of several segments.
+    assert len([result for result in kept if "bits" not in result]) < len(kept) / 10
 
 
 def test_results_reach_what_they_are_for():
