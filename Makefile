@@ -18,13 +18,17 @@ OLDEST := build/$(subst ==,-,$(TRITON_OLDEST))
 WHEEL_VENV := build/venv
 WHEEL_OPS := linear reduction unary adam
 
-.PHONY: demo test verify bench lint format types instructions instructions-oldest wheel clean
+.PHONY: demo test test-slow verify bench lint format types instructions instructions-oldest wheel clean
 
 demo: $(READY)
 	$(BIN)/repkernels demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(TEST)
+
+# Language models, their server, and the interpreter's longest tests.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m slow $(TEST)
 
 verify: $(READY)
 	$(BIN)/repkernels verify

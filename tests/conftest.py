@@ -1,6 +1,7 @@
 """Test set-up: where there is no GPU, Triton's kernels run in its interpreter, patched to round as a GPU does."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,13 @@ settings.load_profile("repkernels")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many workers as cores: more threads would only wait for one another.
     torch.set_num_threads(1)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files whose tests are all slow are not imported for nothing: that takes seconds."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -92,6 +92,7 @@ def test_another_answer_fails(
     assert code == 1 and words in output
 
 
+@pytest.mark.slow
 def test_the_chat_is_the_references() -> None:
     pytest.importorskip("transformers")
     try:

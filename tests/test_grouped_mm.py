@@ -10,6 +10,8 @@ from repkernels.nn import functional
 from tests.backends import each_backend
 from tests.support import DEVICES, assert_same_bits, name, randn, tensor, values
 
+pytestmark = pytest.mark.slow
+
 # Groups of one row, none, more than a tile; rows that no group has.
 OFFS = torch.tensor([1, 1, 1, 36, 40, 40], dtype=torch.int32)
 CASES = [

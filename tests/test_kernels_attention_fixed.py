@@ -14,6 +14,8 @@ from repkernels.kernels.attention_fixed import FixedTile, use_fixed_tile
 from repkernels.kernels.engine import use_engine
 from tests.support import assert_same_bits, name, tensor, values
 
+pytestmark = pytest.mark.slow
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 

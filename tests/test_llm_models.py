@@ -18,6 +18,8 @@ from repkernels.llm.endpoints import Completion  # noqa: E402
 from repkernels.llm.engine import Batching, Engine  # noqa: E402
 from repkernels.llm.text import Text  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_llama_is_the_references(dtype: str, tmp_path: Path) -> None:

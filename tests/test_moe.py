@@ -11,6 +11,8 @@ from repkernels.ops import plain
 from tests.backends import each_backend
 from tests.support import DEVICES, assert_same_bits, name, randn, tensor, values
 
+pytestmark = pytest.mark.slow
+
 
 @each_backend
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -16,6 +16,8 @@ from repkernels.llm.endpoints import Chat
 from repkernels.llm.engine import Batching, Engine
 from repkernels.llm.record import differences
 
+pytestmark = pytest.mark.slow
+
 BATCHING = Batching(num_blocks=32, block_size=16, max_batch_tokens=64)
 
 

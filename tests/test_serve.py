@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 
 from repkernels.cli import app
 
+pytestmark = pytest.mark.slow
+
 openai = pytest.importorskip("openai")
 pytest.importorskip("transformers")
 pytest.importorskip("uvicorn")

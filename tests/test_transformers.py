@@ -35,6 +35,9 @@ from repkernels.integrations.transformers import (  # noqa: E402
     versions,
 )
 
+pytestmark = pytest.mark.slow
+
+
 VOCABULARY = 128
 WINDOW = {"sliding_window": 8}
 MIXED = {"layer_types": ["sliding_attention", "full_attention"]}

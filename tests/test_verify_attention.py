@@ -7,6 +7,8 @@ import torch
 
 from repkernels.verify import attention, runner
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -19,6 +19,8 @@ from repkernels.verify.llm.batching import Answer  # noqa: E402
 from repkernels.verify.llm.prompts import prompts  # noqa: E402
 from repkernels.verify.llm.tally import Tally  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SIZES = replace(checks.QUICK, needle=13, lengths=(9,), pages=(32,), samples=2)
 
 
