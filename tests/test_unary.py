@@ -229,8 +229,10 @@ def test_every_function_has_a_gradient_and_both_devices_have_the_same():
     from repkernels.kernels import elementwise as gpu
     from repkernels.ops.elementwise import RULES
 
-    assert set(cpu.FUNCTIONS) == set(gpu.FUNCTIONS)
-    assert set(cpu.FUNCTIONS) <= {*RULES, "shrink_gradient"}
+    # Gated activations round within, so each type has its own.
+    names = {name.removesuffix("_bf16").removesuffix("_fp16") for name in cpu.FUNCTIONS}
+    assert names == set(gpu.FUNCTIONS)
+    assert names <= {*RULES, "shrink_gradient"}
 
 
 def test_parameters_and_results_that_are_written_in_place():
