@@ -1,0 +1,1 @@
+"""Language models: by name, served, and their answers made again."""
