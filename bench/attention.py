@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repkernels.attention import Attention, Sequences
+from repkernels.attention import Attention, Sequences, f32
 from repkernels.nn import functional
 from repkernels.ops.backend import backend
 
@@ -118,8 +118,7 @@ def _ours_backward(contract: str, operands: tuple[Tensor, ...]) -> Run:
 
 
 def _rule(contract: str, width: int) -> Attention:
-    scale = torch.tensor(1 / math.sqrt(width), dtype=torch.float32).item()
-    return Attention(causal=True, window=(-1, -1), scale=scale, softcap=0.0, contract=contract)
+    return Attention(causal=True, scale=f32(1 / math.sqrt(width)), contract=contract)
 
 
 def _pages(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Tensor, ...]:

@@ -1,8 +1,14 @@
 """What an attention is beside its operands: options and the layout of sequences, shared by ops and backends."""
 
+import ctypes
 from dataclasses import dataclass
 
 from torch import Tensor
+
+
+def f32(x: float) -> float:
+    """RN32(x)."""
+    return ctypes.c_float(x).value
 
 
 @dataclass(frozen=True)

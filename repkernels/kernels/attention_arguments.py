@@ -1,19 +1,17 @@
 """What the launchers of attention kernels have in common: how tensors and options become arguments of a kernel."""
 
 import functools
-import math
-import struct
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from repkernels.attention import Attention, Sequences
+from repkernels.attention import Attention, Sequences, f32
 from repkernels.kernels.attention_segments import BOOL_MASK, DENSE, FLOAT_MASK, NO_MASK, PACKED, PAGED, SEGMENT
 from repkernels.kernels.sizes import cdiv, next_power_of_2
 
-LOG2_E_64 = math.log2(math.e)
+LOG2_E_64 = float.fromhex("0x1.71547652b82fep+0")
 
 
 class Call(NamedTuple):
@@ -126,11 +124,6 @@ def call(
 def along_last(t: Tensor) -> Tensor:
     """t, or a copy of it, contiguous along its last axis."""
     return t if t.stride(3) == 1 else t.contiguous()
-
-
-def f32(x: float) -> float:
-    """RN32(x)."""
-    return x if math.isnan(x) or math.isinf(x) else struct.unpack("<f", struct.pack("<f", x))[0]
 
 
 def to_base_2(attention: Attention) -> tuple[float, float, bool]:

@@ -45,7 +45,7 @@ def narrow_kernel(
     for i in tl.static_range(FETCHES):
         for j in tl.static_range(S):
             vectors = tl.minimum(row + tl.arange(0, BM), R - 1) + j * R
-            fetch(planes + vectors.to(tl.int64) * Kpad + i * 1024)
+            fetch(planes + vectors.to(tl.int64) * Kpad + i * FETCHED)
     c0 = tl.zeros((BM, SLOTS * BN), tl.int32)
     if S > 1:
         c1 = tl.zeros((BM, SLOTS * BN), tl.int32)
@@ -103,7 +103,7 @@ def narrow(c: Configuration, a: Tensor, b: Tensor, bias: Tensor | None, out: Ten
     K, Kpad = a.shape[2], a_digits.planes.shape[-1]
     w = b[0].T
     overlap = can_overlap(out.device)
-    fetches = 1 if overlap and Kpad >= FETCHED else 0
+    fetches = 1 if overlap and Kpad >= FETCHED.value else 0
     launch(narrow_kernel, (cdiv(N, c.BM),), describe_digits(b_digits, c.BM, c.BK),
            describe_digits(a_digits, slots * c.BN, c.BK), b_digits.scale, a_digits.scale, out if bias is None else bias,
            out, b_digits.planes, w, a, N, M, K, Kpad, *w.stride(), *a.stride()[1:], *out.stride()[1:], S=S, SLOTS=slots,

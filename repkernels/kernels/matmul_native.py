@@ -27,7 +27,7 @@ def native_kernel(
     """
     for i in tl.static_range(FETCHES):
         rows = tl.minimum(tl.program_id(0) * BM + tl.arange(0, BM), M - 1)
-        fetch(w + rows.to(tl.int64) * stride_wm + i * (1024 // (w.dtype.element_ty.primitive_bitwidth // 8)))
+        fetch(w + rows.to(tl.int64) * stride_wm + i * (FETCHED // (w.dtype.element_ty.primitive_bitwidth // 8)))
     begin(OVERLAP)
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for item in tl.range(tl.program_id(0), BATCH * tiles, tl.num_programs(0)):
@@ -82,7 +82,7 @@ def native(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
     tiles = batch * cdiv(M, c.BM) * cdiv(N, c.BN)
     programs = tiles if c.swap else min(tiles, processors(device))
     overlap = can_overlap(device)
-    fetches = 2 if overlap and c.swap and not across_a and K * a.element_size() >= 2 * FETCHED else 0
+    fetches = 2 if overlap and c.swap and not across_a and K * a.element_size() >= 2 * FETCHED.value else 0
     launch(native_kernel, (programs,), da, db, out if bias is None else bias, out, da.base, M, N, K, batch,
            first.shape[0], second.shape[0], *out.stride(), da.strides[0], BM=c.BM, BN=c.BN, BK=c.BK, GROUP=c.GROUP,
            ACROSS_A=across_a, ACROSS_B=across_b, BIAS=by, OVERLAP=overlap, FETCHES=fetches, overlap=overlap,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-FETCHED = 1024  # bytes of one request
+FETCHED = tl.constexpr(1024)  # bytes of one request
 
 
 @triton.jit

@@ -12,7 +12,6 @@ from rich.console import Console
 from repkernels.contract import NAMES
 from repkernels.devices import named_device
 
-_DTYPES = ("float32", "bfloat16", "float16")
 Model = Annotated[str, typer.Argument(help="smollm2, random:tiny, random:135m, random:1.7b, random:llama-8b, or a "
                                            "directory or name that transformers loads.")]  # fmt: skip
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; a GPU if there is one.")]
@@ -107,8 +106,8 @@ def _engine(model: str, name: str, dtype: str, device: str, contract: str, batch
     from repkernels.llm.engine import Engine
 
     where = named_device(device)
-    if dtype and dtype not in _DTYPES:
-        raise typer.BadParameter(f"--dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
+    if dtype and dtype not in models.DTYPES:
+        raise typer.BadParameter(f"--dtype: expected one of {', '.join(models.DTYPES)}, got {dtype!r}")
     try:
         loaded, tokenizer = models.load(model, models.DTYPES[dtype] if dtype else None, where)
         return Engine(loaded, tokenizer, name, contract, batching)

@@ -4,7 +4,6 @@ A row of the result depends on its query and the keys it sees, by their position
 the scores is that of an additive mask; sinks have theirs from forward's LSE. Gradients have no gradients.
 """
 
-import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repkernels.attention import Attention, Sequences
+from repkernels.attention import Attention, Sequences, f32
 from repkernels.contract import ContractLike, resolve
 from repkernels.ops import batches, checks, reduce
 from repkernels.ops.backend import backend
@@ -36,11 +35,7 @@ def _name(token: Tensor | None, rule: str) -> str:
 def _attention(
     causal: bool, left: int, right: int, scale: float, softcap: float, token: Tensor | None, rule: str
 ) -> Attention:
-    return Attention(causal, _f32(scale), _name(token, rule), (left, right), _f32(softcap))
-
-
-def _f32(x: float) -> float:
-    return ctypes.c_float(x).value
+    return Attention(causal, f32(scale), _name(token, rule), (left, right), f32(softcap))
 
 
 def _empty(q: Tensor, v: Tensor) -> Tensor:
@@ -166,7 +161,7 @@ def _mask_gradient(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def _sink_gradient(sinks: Tensor, grad: Tensor, out: Tensor, lse: Tensor) -> Tensor:
-    """-SUM over batch and queries of RN(exp_f32(min(sink - LSE, +0)) * D), D = SUM over Ev of RN(grad * out)."""
+    """-SUM over batch and queries of RN(expf32(min(sink - LSE, +0)) * D), D = SUM over Ev of RN(grad * out)."""
     heads = sinks.shape[0]
     if lse.numel() == 0:
         return torch.zeros_like(sinks)
@@ -177,7 +172,7 @@ def _sink_gradient(sinks: Tensor, grad: Tensor, out: Tensor, lse: Tensor) -> Ten
     below = subtract(broadcast_to(sinks[None, :, None], lse.shape), lse)
     alone = lse == -math.inf
     d, below = d.masked_fill(alone, 0), below.masked_fill(alone, 0)
-    # Of the row (below, .) with the gradient (0, D), log_softmax's gradient is RN(0 - RN(exp_f32(min(below, +0)) * D)).
+    # Of the row (below, .) with the gradient (0, D), log_softmax's gradient is RN(0 - RN(expf32(min(below, +0)) * D)).
     zero = torch.zeros_like(d)
     rows, of_rows = (torch.stack(pair, -1).view(-1, 2) for pair in ((below, zero), (zero, d)))
     terms = backend("softmax", device).softmax_backward(of_rows, rows, True)[:, 0].view(lse.shape)

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from repkernels.contract import NAMES
 from repkernels.devices import named_device, writable
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from repkernels.llm.models import DTYPES
 
 
 def llm_command(
@@ -69,12 +68,12 @@ def llm_command(
     else:
         where = named_device(device)
         kind = dtype or ("float32" if where.type == "cpu" else "bfloat16")
-        if kind not in _DTYPES:
-            raise typer.BadParameter(f"--dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
+        if kind not in DTYPES:
+            raise typer.BadParameter(f"--dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
         about = {"model": model, "dtype": kind, **_described(where)}
         if where.type == "cpu" and not only:
             names.remove("cuda-graphs")
-        for title, tallies in _in_process(model, _DTYPES[kind], where, contract, stock, sizes, names):
+        for title, tallies in _in_process(model, DTYPES[kind], where, contract, stock, sizes, names):
             groups[title] = _collected(tallies, console)
     _finish(groups, about, console, json_file)
 
